@@ -33,7 +33,7 @@ pub(super) fn block(planes: usize, rows: usize, width: usize) -> usize {
 }
 
 /// For each point c (rows × width) = a · b, or += where `accumulate`: a is rows × depth with any
-/// strides, b is depth × width.
+/// strides, b is depth × width, row after row.
 pub(super) struct Multiply<'a> {
     pub(super) planes: Planes,
     /// c are gradients of weights: points with the same weights are summed. Otherwise b are weights.
@@ -43,7 +43,10 @@ pub(super) struct Multiply<'a> {
     /// Whole vectors.
     pub(super) width: usize,
     pub(super) a: &'a [f32],
-    pub(super) strides: (usize, usize),
+    /// Floats from row to row of a.
+    pub(super) a_row_stride: usize,
+    /// Floats from column to column of a.
+    pub(super) a_column_stride: usize,
     pub(super) b: &'a [f32],
     pub(super) c: &'a mut [f32],
     pub(super) accumulate: bool,
@@ -72,7 +75,8 @@ impl WithSimd for Multiply<'_> {
             let a = &self.a[point * a_plane..][..a_plane];
             let b = &self.b[of_b * b_plane..][..b_plane];
             let c = &mut self.c[of_c * c_plane..][..c_plane];
-            let last = (self.rows - 1) * self.strides.0 + (self.depth - 1) * self.strides.1;
+            let last =
+                (self.rows - 1) * self.a_row_stride + (self.depth - 1) * self.a_column_stride;
             let (of_b, of_c) = (self.depth * self.width, self.rows * self.width);
             assert!(self.width.is_multiple_of(Lanes::<S>::COUNT));
             assert!(last < a.len() && of_b <= b.len() && of_c <= c.len());
@@ -80,7 +84,8 @@ impl WithSimd for Multiply<'_> {
                 depth: self.depth,
                 width: self.width,
                 a: a.as_ptr(),
-                strides: self.strides,
+                a_row_stride: self.a_row_stride,
+                a_column_stride: self.a_column_stride,
                 b: b.as_ptr(),
                 c: c.as_mut_ptr(),
                 accumulate: self.accumulate || gradient && !is_first,
@@ -99,7 +104,8 @@ struct Tile {
     depth: usize,
     width: usize,
     a: *const f32,
-    strides: (usize, usize),
+    a_row_stride: usize,
+    a_column_stride: usize,
     b: *const f32,
     c: *mut f32,
     accumulate: bool,
@@ -183,19 +189,19 @@ impl Tile {
                 }
                 let vectors: [S::f32s; N] = *b.cast();
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    let factor = simd.splat_f32s(*a.add(r * self.strides.0));
+                    let factor = simd.splat_f32s(*a.add(r * self.a_row_stride));
                     for (sum, v) in sums.iter_mut().zip(vectors) {
                         *sum = simd.mul_add_e_f32s(factor, v, *sum);
                     }
                 }
-                a = a.wrapping_add(self.strides.1);
+                a = a.wrapping_add(self.a_column_stride);
                 b = b.wrapping_add(self.width);
             }
             for (r, sums) in sums.iter().enumerate() {
                 *self.c.add(r * self.width).cast() = *sums;
             }
         }
-        self.a = self.a.wrapping_add(M * self.strides.0);
+        self.a = self.a.wrapping_add(M * self.a_row_stride);
         self.c = self.c.wrapping_add(M * self.width);
     }
 }

@@ -130,13 +130,27 @@ impl Tiling {
         self.batch * self.height.div_ceil(4) * self.width.div_ceil(4)
     }
 
-    /// The sample of a tile, and its first row and column.
     #[inline(always)]
-    pub(super) fn place(&self, tile: usize) -> (usize, usize, usize) {
+    pub(super) fn place(&self, tile: usize) -> Place {
         let (down, across) = (self.height.div_ceil(4), self.width.div_ceil(4));
+        // rows of tiles are numbered through the batch
         let (row, column) = (tile / across, tile % across);
-        (row / down, row % down * 4, column * 4)
+        Place {
+            sample: row / down,
+            top: row % down * 4,
+            left: column * 4,
+        }
     }
+}
+
+/// Where a tile, or its window, begins.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) sample: usize,
+    /// The first row in the sample.
+    pub(super) top: usize,
+    /// The first column in the sample.
+    pub(super) left: usize,
 }
 
 /// A range of tiles in chunks of about the same size.

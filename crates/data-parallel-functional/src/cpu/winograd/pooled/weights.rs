@@ -4,13 +4,13 @@
 use super::super::axis::Axis;
 use super::super::axis::eight::{OfWeight, ToWeight};
 use super::super::lanes::Lanes;
-use super::sizes::{POINTS, plane};
+use super::sizes::{KERNEL, POINTS, SEEN, plane};
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{VECTOR, store};
 use pulp::{Simd, WithSimd};
 
 /// Taps of a kernel.
-pub(super) const TAPS: usize = 25;
+pub(super) const TAPS: usize = KERNEL * KERNEL;
 
 /// One row of a block of weights.
 pub(super) struct ToBlock<'a> {
@@ -35,7 +35,7 @@ impl WithSimd for ToBlock<'_> {
             let rows = v.square(&taps, 0, VECTOR);
             for (x, column) in OfWeight::rows(v, rows).into_iter().enumerate() {
                 for (y, point) in OfWeight::transform(v, column).into_iter().enumerate() {
-                    let at = (y * 8 + x) * plane + self.row * self.width + k;
+                    let at = (y * SEEN + x) * plane + self.row * self.width + k;
                     // Safety: no other task has this row.
                     let to = unsafe { self.block.part(at, Lanes::<S>::COUNT) };
                     store(simd, to, point);
@@ -80,7 +80,7 @@ impl WithSimd for OfBlock<'_> {
                 for (x, column) in ToWeight::rows(v, points).into_iter().enumerate() {
                     let at = (i * TAPS + x) * self.width + k;
                     let column = ToWeight::transform(v, column);
-                    v.scatter(self.taps, at, 5 * self.width, column);
+                    v.scatter(self.taps, at, KERNEL * self.width, column);
                 }
             }
         }
