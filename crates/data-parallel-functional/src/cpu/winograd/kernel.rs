@@ -57,29 +57,33 @@ impl WithSimd for Multiply<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let gradient = self.gradient;
-        let b_and_c = |points: usize, weights: usize| {
-            if gradient {
-                (points, weights)
-            } else {
-                (weights, points)
-            }
-        };
         let points = self.planes.points.pow(2);
-        let (in_b, in_c) = b_and_c(points, self.planes.weights.pow(2));
-        let (a_plane, b_plane) = (self.a.len() / points, self.b.len() / in_b);
-        let c_plane = self.c.len() / in_c;
+        let weights = self.planes.weights.pow(2);
+        // of b and c one are the weights or their gradients, and the other has a plane for each point
+        let (b_planes, c_planes) = if self.gradient {
+            (points, weights)
+        } else {
+            (weights, points)
+        };
+        let a_plane = self.a.len() / points;
+        let b_plane = self.b.len() / b_planes;
+        let c_plane = self.c.len() / c_planes;
         for point in 0..points {
             let (weights, is_first) = self.planes.weights_of(point);
-            let (of_b, of_c) = b_and_c(point, weights);
+            let (in_b, in_c) = if self.gradient {
+                (point, weights)
+            } else {
+                (weights, point)
+            };
             let a = &self.a[point * a_plane..][..a_plane];
-            let b = &self.b[of_b * b_plane..][..b_plane];
-            let c = &mut self.c[of_c * c_plane..][..c_plane];
-            let last =
-                (self.rows - 1) * self.a_row_stride + (self.depth - 1) * self.a_column_stride;
-            let (of_b, of_c) = (self.depth * self.width, self.rows * self.width);
+            let b = &self.b[in_b * b_plane..][..b_plane];
+            let c = &mut self.c[in_c * c_plane..][..c_plane];
+            let last_row = (self.rows - 1) * self.a_row_stride;
+            let last_of_a = last_row + (self.depth - 1) * self.a_column_stride;
+            assert!(last_of_a < a.len());
+            assert!(self.depth * self.width <= b.len());
+            assert!(self.rows * self.width <= c.len());
             assert!(self.width.is_multiple_of(Lanes::<S>::COUNT));
-            assert!(last < a.len() && of_b <= b.len() && of_c <= c.len());
             let tile = Tile {
                 depth: self.depth,
                 width: self.width,
@@ -88,10 +92,10 @@ impl WithSimd for Multiply<'_> {
                 a_column_stride: self.a_column_stride,
                 b: b.as_ptr(),
                 c: c.as_mut_ptr(),
-                accumulate: self.accumulate || gradient && !is_first,
+                accumulate: self.accumulate || (self.gradient && !is_first),
                 next: b.as_ptr().wrapping_add(b_plane),
             };
-            // Safety: the tiles cover `rows` rows and `width` columns, which the assertion found
+            // Safety: the tiles cover `rows` rows and `width` columns, which the assertions found
             // inside a, b and c.
             unsafe { tile.plane(Lanes(simd), self.rows) }
         }

@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, nine, six};
 use super::lanes::Lanes;
-use super::tiling::{PANEL, Panel, Panels, Place, Stride, Tiling};
+use super::tiling::{PANEL, Panel, Panels, Place, Stride, TILE, Tiling};
 use crate::cpu::simd::dispatch;
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{first, load, store};
@@ -148,7 +148,8 @@ impl ToPoints<'_> {
         self,
         simd: Lanes<S>,
     ) {
-        let (plane, width) = (self.block.len() / (M * M), self.panel.width());
+        let plane = self.block.len() / (M * M);
+        let width = self.panel.width();
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
             let border = if self.images.contains::<N>(tile) {
@@ -288,10 +289,12 @@ impl ToImages<'_> {
     /// With tiles of N × N pixels.
     #[inline(always)]
     fn run<S: Simd, T: Axis<M, N>, const M: usize, const N: usize>(self, simd: Lanes<S>) {
-        let (plane, width) = (self.block.len() / (M * M), self.panel.width());
+        let plane = self.block.len() / (M * M);
+        let width = self.panel.width();
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
-            let (spot, next) = (self.spot::<N>(tile), self.spot::<N>((tile + 1).min(last)));
+            let spot = self.spot::<N>(tile);
+            let next = self.spot::<N>((tile + 1).min(last));
             for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
                 let points = simd.square(self.block, row * width + k, plane);
                 self.prefetch::<S, N>(simd, next, k);
@@ -305,8 +308,9 @@ impl ToImages<'_> {
     #[inline(always)]
     fn spot<const N: usize>(&self, tile: usize) -> Spot {
         let place = self.tiling.place(tile);
-        // places are counted in outputs, of which a tile has 4 × 4
-        let (top, left) = (place.top * N / 4, place.left * N / 4);
+        // places are counted in outputs
+        let top = place.top * N / TILE;
+        let left = place.left * N / TILE;
         let pixel = (place.sample * self.height + top) * self.width + left;
         Spot {
             first: pixel * self.channels + self.panel.first,
@@ -348,9 +352,9 @@ impl ToImages<'_> {
                 } else {
                     start
                 };
-                let v = simd.add(v, before);
-                let v = if self.relu { simd.positive(v) } else { v };
-                store(simd.0, to, v);
+                let sum = simd.add(v, before);
+                let result = if self.relu { simd.positive(sum) } else { sum };
+                store(simd.0, to, result);
             }
         }
     }

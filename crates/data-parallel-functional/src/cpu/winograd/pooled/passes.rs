@@ -44,12 +44,13 @@ impl Pooled {
         common([block(inputs, out_width)], |[weights]| {
             self.transform_weights(weight, false, weights);
             for_each(chunks.count(), |c| {
+                let tiles = chunks.get(c);
                 own(lengths, |[points, products]| {
-                    self.transform(chunks.get(c), x, points);
+                    self.transform(tiles.clone(), x, points);
                     dispatch(Multiply {
                         planes: PLANES,
                         gradient: false,
-                        rows: chunks.get(c).len(),
+                        rows: tiles.len(),
                         depth: inputs,
                         width: out_width,
                         a: points,
@@ -62,7 +63,7 @@ impl Pooled {
                     dispatch(ToOutputs {
                         pooled: self,
                         products,
-                        tiles: chunks.get(c),
+                        tiles,
                         bias,
                         zeros,
                         y: &y,

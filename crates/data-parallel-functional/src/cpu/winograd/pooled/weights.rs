@@ -16,7 +16,7 @@ pub(super) const TAPS: usize = KERNEL * KERNEL;
 pub(super) struct ToBlock<'a> {
     /// From the row's first weight on.
     pub(super) weight: &'a [f32],
-    /// From channel to channel.
+    /// Floats from channel to channel.
     pub(super) step: usize,
     pub(super) channels: usize,
     pub(super) width: usize,
@@ -29,7 +29,8 @@ impl WithSimd for ToBlock<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (v, plane) = (Lanes(simd), self.block.len() / POINTS);
+        let v = Lanes(simd);
+        let plane = self.block.len() / POINTS;
         for k in (0..self.width).step_by(Lanes::<S>::COUNT) {
             let taps = self.taps::<S>(k);
             let rows = v.square(&taps, 0, VECTOR);
@@ -73,7 +74,8 @@ impl WithSimd for OfBlock<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (v, plane) = (Lanes(simd), plane(self.block));
+        let v = Lanes(simd);
+        let plane = plane(self.block);
         for i in 0..self.inputs {
             for k in (0..self.width).step_by(Lanes::<S>::COUNT) {
                 let points = v.square(self.block, i * self.width + k, plane);
