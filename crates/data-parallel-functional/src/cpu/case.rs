@@ -98,7 +98,7 @@ impl Case {
         }
     }
 
-    /// The definition.
+    /// Computes the results by definition.
     pub(crate) fn expected(&self, t: &Tensors) -> Results<f64> {
         let g = self.geometry();
         let [lines, columns] = self.op().pooled();
@@ -114,7 +114,8 @@ impl Case {
             let window = (b * lines + oy / self.pool) * columns + ox / self.pool;
             let out = window * g.out_channels + o;
             let mut z = t.bias.get(o).map_or(0., |b| f64::from(*b));
-            let each = |f: &mut dyn FnMut(usize, usize)| {
+            // calls `f` with the indices in x and in the weight of each tap that is not padding
+            let each_tap = |f: &mut dyn FnMut(usize, usize)| {
                 for tap in 0..g.taps() {
                     let (c, k) = (tap % g.channels, tap / g.channels);
                     let (ky, kx) = (k / g.kernel_width, k % g.kernel_width);
@@ -128,11 +129,11 @@ impl Case {
                     }
                 }
             };
-            each(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
+            each_tap(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
             if !self.relu || z > 0. {
                 let d = share * f64::from(t.dy[out]);
                 y[out] += share * z;
-                each(&mut |x, w| {
+                each_tap(&mut |x, w| {
                     dx[x] += d * f64::from(t.weight[w]);
                     dw[w] += d * f64::from(t.x[x]);
                 });

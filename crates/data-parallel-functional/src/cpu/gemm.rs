@@ -268,28 +268,40 @@ impl WithSimd for Dots<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { out, a, b, .. } = self;
-        let (m, k, n) = (a.rows, a.columns, b.columns);
-        for (r, start) in (0..m).flat_map(|r| (0..k).step_by(DEPTH).map(move |start| (r, start))) {
-            let len = DEPTH.min(k - start);
-            let x = &a.data[r * a.row_stride + start..][..len];
-            for first in (0..n).step_by(COLUMNS) {
-                let mut columns = [x; COLUMNS];
-                for (i, column) in columns.iter_mut().enumerate() {
-                    *column = &b.data[(first + i).min(n - 1) * b.column_stride + start..][..len];
-                }
-                let sums = match LANES / S::F32_LANES {
-                    1 => dot::<S, 1>(simd, x, columns),
-                    2 => dot::<S, 2>(simd, x, columns),
-                    4 => dot::<S, 4>(simd, x, columns),
-                    _ => dot::<S, LANES>(simd, x, columns),
-                };
-                for (i, sum) in sums.into_iter().enumerate().take(n - first) {
-                    // Safety: row r of a and column `first` + i of b exist; the rest is as in `multiply_at`.
-                    let to = unsafe { &mut *out.add(r * self.row + first + i) };
-                    let add = self.accumulate || start > 0;
-                    *to = if add { *to + sum } else { sum };
-                }
+        let (m, k) = (self.a.rows, self.a.columns);
+        for r in 0..m {
+            for start in (0..k).step_by(DEPTH) {
+                self.add_part(simd, r, start, DEPTH.min(k - start));
+            }
+        }
+    }
+}
+
+impl Dots<'_> {
+    /// Puts or adds to row r of `out` the products over `len` columns of a, from column `start` on.
+    #[inline(always)]
+    fn add_part<S: Simd>(&self, simd: S, r: usize, start: usize, len: usize) {
+        let (a, b) = (self.a, self.b);
+        let n = b.columns;
+        let x = &a.data[r * a.row_stride + start..][..len];
+        for first in (0..n).step_by(COLUMNS) {
+            let mut columns = [x; COLUMNS];
+            for (i, column) in columns.iter_mut().enumerate() {
+                // past the last column the last one is taken again, for sums that nothing reads
+                let c = (first + i).min(n - 1);
+                *column = &b.data[c * b.column_stride + start..][..len];
+            }
+            let sums = match LANES / S::F32_LANES {
+                1 => dot::<S, 1>(simd, x, columns),
+                2 => dot::<S, 2>(simd, x, columns),
+                4 => dot::<S, 4>(simd, x, columns),
+                _ => dot::<S, LANES>(simd, x, columns),
+            };
+            for (i, sum) in sums.into_iter().enumerate().take(n - first) {
+                // Safety: row r of a and column `first` + i of b exist; the rest is as in `multiply_at`.
+                let to = unsafe { &mut *self.out.add(r * self.row + first + i) };
+                let add = self.accumulate || start > 0;
+                *to = if add { *to + sum } else { sum };
             }
         }
     }
