@@ -108,8 +108,8 @@ impl Case {
         let (mut dw, mut db) = (zeros(&t.weight), zeros(&t.bias));
         let pixels = lines * self.pool * columns * self.pool;
         for i in 0..g.batch * pixels * g.out_channels {
-            let (pixel, o) = (i / g.out_channels, i % g.out_channels);
-            let (b, pixel) = (pixel / pixels, pixel % pixels);
+            let (of_batch, o) = (i / g.out_channels, i % g.out_channels);
+            let (b, pixel) = (of_batch / pixels, of_batch % pixels);
             let (oy, ox) = (pixel / (columns * self.pool), pixel % (columns * self.pool));
             let window = (b * lines + oy / self.pool) * columns + ox / self.pool;
             let out = window * g.out_channels + o;
