@@ -13,9 +13,12 @@ thread_local! {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) batch: usize,
-    pub(crate) size: (usize, usize),
-    pub(crate) channels: (usize, usize),
-    pub(crate) kernel: (usize, usize),
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+    pub(crate) channels: usize,
+    pub(crate) out_channels: usize,
+    pub(crate) kernel_height: usize,
+    pub(crate) kernel_width: usize,
     pub(crate) stride: usize,
     pub(crate) padding: usize,
     pub(crate) pool: usize,
@@ -59,9 +62,13 @@ impl Case {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        let ((height, width), (inputs, outputs)) = (self.size, self.channels);
-        let x = [self.batch, height, width, inputs];
-        let weight = [outputs, inputs, self.kernel.0, self.kernel.1];
+        let x = [self.batch, self.height, self.width, self.channels];
+        let weight = [
+            self.out_channels,
+            self.channels,
+            self.kernel_height,
+            self.kernel_width,
+        ];
         Geometry::new(&x, &weight, None, self.stride, self.padding).expect("the kernel fits")
     }
 
@@ -76,8 +83,9 @@ impl Case {
     /// Each z is an odd multiple of 1/64, never near 0, so that no rounding decides about ReLU: the
     /// product of the first channel and the first tap is odd, all others are even.
     pub(crate) fn tensors(&self) -> Tensors {
-        let (g, mut seed) = (self.geometry(), 7);
-        let y = [g.out_height / self.pool, g.out_width / self.pool];
+        let g = self.geometry();
+        let y: usize = self.op().dims().iter().product();
+        let mut seed = 7;
         let mut x = random(&mut seed, g.batch * g.sample());
         let mut weight = random(&mut seed, g.taps() * g.out_channels);
         make_odd(&mut x, |i| i % g.channels == 0);
@@ -86,45 +94,46 @@ impl Case {
             x,
             weight,
             bias: random(&mut seed, if self.bias { g.out_channels } else { 0 }),
-            dy: random(&mut seed, g.batch * y[0] * y[1] * g.out_channels),
+            dy: random(&mut seed, y),
         }
     }
 
-    /// The definition.
+    /// Computes the results by definition.
     pub(crate) fn expected(&self, t: &Tensors) -> Results<f64> {
         let g = self.geometry();
-        let (lines, columns) = (g.out_height / self.pool, g.out_width / self.pool);
+        let [lines, columns] = self.op().pooled();
         let share = 1. / (self.pool * self.pool) as f64;
         let zeros = |of: &[f32]| vec![0.; of.len()];
         let (mut y, mut dx) = (zeros(&t.dy), zeros(&t.x));
         let (mut dw, mut db) = (zeros(&t.weight), zeros(&t.bias));
         let pixels = lines * self.pool * columns * self.pool;
         for i in 0..g.batch * pixels * g.out_channels {
-            let (pixel, o) = (i / g.out_channels, i % g.out_channels);
-            let (b, pixel) = (pixel / pixels, pixel % pixels);
+            let (of_batch, o) = (i / g.out_channels, i % g.out_channels);
+            let (b, pixel) = (of_batch / pixels, of_batch % pixels);
             let (oy, ox) = (pixel / (columns * self.pool), pixel % (columns * self.pool));
             let window = (b * lines + oy / self.pool) * columns + ox / self.pool;
             let out = window * g.out_channels + o;
             let mut z = t.bias.get(o).map_or(0., |b| f64::from(*b));
-            let each = |f: &mut dyn FnMut(usize, usize)| {
+            // calls `f` with the indices in x and in the weight of each tap that is not padding
+            let each_tap = |f: &mut dyn FnMut(usize, usize)| {
                 for tap in 0..g.taps() {
                     let (c, k) = (tap % g.channels, tap / g.channels);
-                    let (ky, kx) = (k / g.kernel.1, k % g.kernel.1);
+                    let (ky, kx) = (k / g.kernel_width, k % g.kernel_width);
                     // of a pixel in the padding above or to the left this is huge
                     let line = (oy * g.stride + ky).wrapping_sub(g.padding);
                     let column = (ox * g.stride + kx).wrapping_sub(g.padding);
                     if line < g.height && column < g.width {
                         let x = ((b * g.height + line) * g.width + column) * g.channels + c;
-                        let w = ((o * g.channels + c) * g.kernel.0 + ky) * g.kernel.1 + kx;
+                        let w = ((o * g.channels + c) * g.kernel_height + ky) * g.kernel_width + kx;
                         f(x, w);
                     }
                 }
             };
-            each(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
+            each_tap(&mut |x, w| z += f64::from(t.x[x]) * f64::from(t.weight[w]));
             if !self.relu || z > 0. {
                 let d = share * f64::from(t.dy[out]);
                 y[out] += share * z;
-                each(&mut |x, w| {
+                each_tap(&mut |x, w| {
                     dx[x] += d * f64::from(t.weight[w]);
                     dw[w] += d * f64::from(t.x[x]);
                 });
@@ -154,9 +163,12 @@ impl Case {
 /// The book's second layer.
 pub(crate) const LENET: Case = Case {
     batch: 3,
-    size: (13, 13),
-    channels: (20, 50),
-    kernel: (5, 5),
+    height: 13,
+    width: 13,
+    channels: 20,
+    out_channels: 50,
+    kernel_height: 5,
+    kernel_width: 5,
     stride: 1,
     padding: 0,
     pool: 2,

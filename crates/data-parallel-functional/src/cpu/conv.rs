@@ -36,9 +36,10 @@ impl Geometry {
         relu: bool,
         y: &mut [f32],
     ) {
-        let weight = self.packed(weight);
-        let weight = Matrix::new(&weight, self.taps(), self.out_channels);
-        let (step, line) = (self.lines_of_a_task(), self.out_width * self.out_channels);
+        let packed = self.packed(weight);
+        let weight = Matrix::new(&packed, self.taps(), self.out_channels);
+        let step = self.lines_of_a_task();
+        let line = self.out_width * self.out_channels;
         for_each_chunk(
             y,
             step * line,
@@ -64,8 +65,8 @@ impl Geometry {
     }
 
     pub(crate) fn backward_x(&self, weight: &[f32], dy: &[f32], dx: &mut [f32], add: bool) {
-        let weight = self.packed(weight);
-        let weight = Matrix::new(&weight, self.taps(), self.out_channels).t();
+        let packed = self.packed(weight);
+        let weight = Matrix::new(&packed, self.taps(), self.out_channels).t();
         // whole samples, because neighbouring lines of a sample add to the same inputs
         let samples = self.samples_of_a_task();
         let lines = samples * self.out_height;
@@ -83,7 +84,8 @@ impl Geometry {
     }
 
     fn tile_backward_x(&self, weight: Matrix, dy: &[f32], tile: Range<usize>, dx: &mut [f32]) {
-        let (taps, rows) = (self.taps(), tile.len() * self.out_width);
+        let taps = self.taps();
+        let rows = tile.len() * self.out_width;
         let dy = self.pixels(dy, &tile);
         if self.pointwise() {
             let dx = &mut dx[tile.start * self.out_width * taps..][..rows * taps];
@@ -107,7 +109,8 @@ impl Geometry {
             .div_ceil(wanted)
             .next_multiple_of(NARROW)
             .min(outputs);
-        let (blocks, size) = (outputs.div_ceil(width), taps * width);
+        let blocks = outputs.div_ceil(width);
+        let size = taps * width;
         let mut partial = Buffer::new(sums * blocks * size);
         for_each_chunk(&mut partial, size, |i, partial| {
             let (sum, first) = (i / blocks, i % blocks * width);

@@ -20,12 +20,14 @@ const SMALLEST: usize = 1 << 18;
 /// The shortest partial sum.
 const SHORTEST: usize = 128;
 
-/// A matrix in a slice: element (r, c) is `data[r * strides.0 + c * strides.1]`.
+/// A matrix in a slice: element (r, c) is `data[r * row_stride + c * column_stride]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     data: &'a [f32],
-    shape: (usize, usize),
-    strides: (usize, usize),
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
 }
 
 impl<'a> Matrix<'a> {
@@ -34,12 +36,16 @@ impl<'a> Matrix<'a> {
         Self::strided(data, (rows, columns), (columns, 1))
     }
 
+    /// A matrix of `shape` (rows, columns), with `strides` from row to row and from column to column.
+    ///
     /// # Panics
     /// Where an element would lie outside `data`.
     pub(crate) fn strided(data: &'a [f32], shape: (usize, usize), strides: (usize, usize)) -> Self {
+        let (rows, columns) = shape;
+        let (row_stride, column_stride) = strides;
         let last = |n: usize, stride: usize| n.saturating_sub(1).saturating_mul(stride);
-        let end = last(shape.0, strides.0).saturating_add(last(shape.1, strides.1));
-        let empty = shape.0 == 0 || shape.1 == 0;
+        let end = last(rows, row_stride).saturating_add(last(columns, column_stride));
+        let empty = rows == 0 || columns == 0;
         assert!(
             empty || end < data.len(),
             "a matrix {shape:?} with strides {strides:?} does not fit {} elements",
@@ -47,8 +53,10 @@ impl<'a> Matrix<'a> {
         );
         Self {
             data,
-            shape,
-            strides,
+            rows,
+            columns,
+            row_stride,
+            column_stride,
         }
     }
 
@@ -56,8 +64,10 @@ impl<'a> Matrix<'a> {
     pub(crate) fn t(self) -> Self {
         Self {
             data: self.data,
-            shape: (self.shape.1, self.shape.0),
-            strides: (self.strides.1, self.strides.0),
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
         }
     }
 
@@ -66,9 +76,10 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// Where the matrix has fewer rows.
     pub(crate) fn rows(self, first: usize, count: usize) -> Self {
-        assert!(first + count <= self.shape.0, "rows out of range");
-        let start = (first * self.strides.0).min(self.data.len());
-        Self::strided(&self.data[start..], (count, self.shape.1), self.strides)
+        assert!(first + count <= self.rows, "rows out of range");
+        let start = (first * self.row_stride).min(self.data.len());
+        let strides = (self.row_stride, self.column_stride);
+        Self::strided(&self.data[start..], (count, self.columns), strides)
     }
 
     /// The first `count` columns from `first`.
@@ -84,18 +95,18 @@ impl<'a> Matrix<'a> {
 pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     assert_eq!(
         out.len(),
-        a.shape.0 * b.shape.1,
+        a.rows * b.columns,
         "elements of out, of the product"
     );
     // Safety: `out` has a row of n elements for each of a, and is borrowed mutably.
-    unsafe { multiply_at(out.as_mut_ptr(), b.shape.1, accumulate, a, b) }
+    unsafe { multiply_at(out.as_mut_ptr(), b.columns, accumulate, a, b) }
 }
 
 /// As [`multiply`], on as many threads as the budget says: in blocks, and where these are few and the sums are long,
 /// in partial sums that are added in order.
 #[track_caller]
 pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
-    let (m, n) = (a.shape.0, b.shape.1);
+    let (m, n) = (a.rows, b.columns);
     assert_eq!(out.len(), m * n, "elements of out, of the product");
     let cut = Cut::of(a, b);
     if cut.sums == 1 {
@@ -108,24 +119,26 @@ pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
 
 /// How a product is cut into tasks, by its shape alone.
 struct Cut {
-    /// Of a block.
+    /// Rows of a block.
     rows: usize,
+    /// Columns of a block.
     columns: usize,
-    /// Partial sums, each over `depth` columns of a.
+    /// How many partial sums there are, each over `depth` columns of a.
     sums: usize,
     depth: usize,
 }
 
 impl Cut {
     fn of(a: Matrix, b: Matrix) -> Self {
-        let ((m, k), n) = (a.shape, b.shape.1);
+        let (m, k, n) = (a.rows, a.columns, b.columns);
         let multiply_adds = m * n * k;
-        let is_packed = b.strides.1 != 1; // for each block of rows: so these are large, and of few columns
+        // b is packed again for each block of rows: so these are large, and of few columns
+        let is_packed = b.column_stride != 1;
         let columns = n.clamp(1, if is_packed { 64 } else { 256 });
         let blocks = |rows: usize| m.div_ceil(rows) * n.div_ceil(columns);
         let most = (multiply_adds / SMALLEST).clamp(1, MOST);
         let fewer = [16, 32, 64].into_iter().find(|&rows| blocks(rows) <= most);
-        let rows = fewer.filter(|_| !is_packed).unwrap_or(128);
+        let rows = if is_packed { 128 } else { fewer.unwrap_or(128) };
         let wanted = ENOUGH.min(most).div_ceil(blocks(rows).max(1));
         let sums = wanted.min(k / SHORTEST).max(1);
         let depth = k.div_ceil(sums).max(1);
@@ -140,15 +153,18 @@ impl Cut {
 
 #[track_caller]
 fn by_blocks(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix, cut: &Cut) {
-    let ((m, k), n) = (a.shape, b.shape.1);
+    let (m, k, n) = (a.rows, a.columns, b.columns);
     let (down, across) = (m.div_ceil(cut.rows), n.div_ceil(cut.columns));
     let out = Disjoint::new(out);
     for_each(cut.sums * down * across, |i| {
         let (sum, row, column) = (i / across / down, i / across % down, i % across);
-        let range = |i: usize, block: usize, all: usize| (i * block, block.min(all - i * block));
-        let (first_row, rows) = range(row, cut.rows, m);
-        let (first_column, columns) = range(column, cut.columns, n);
-        let (first, depth) = range(sum, cut.depth, k);
+        let first_row = row * cut.rows;
+        let first_column = column * cut.columns;
+        let first = sum * cut.depth;
+        // the last ones are smaller
+        let rows = cut.rows.min(m - first_row);
+        let columns = cut.columns.min(n - first_column);
+        let depth = cut.depth.min(k - first);
         let a = a.rows(first_row, rows).columns(first, depth);
         let b = b.rows(first, depth).columns(first_column, columns);
         let at = (sum * m + first_row) * n + first_column;
@@ -161,13 +177,13 @@ fn by_blocks(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix, cut: &Cut)
 /// For each row r of a: the elements of `out` from r · `row` on, as many as b has columns, are valid, and no one else uses
 /// them.
 unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
-    let ((m, k), (k_of_b, n)) = (a.shape, b.shape);
-    assert_eq!(k, k_of_b, "columns of a, rows of b");
+    let (m, k, n) = (a.rows, a.columns, b.columns);
+    assert_eq!(k, b.rows, "columns of a, rows of b");
     if m == 0 || n == 0 || (accumulate && k == 0) {
         return;
     }
     // here `gemm` would add as many partial sums as a vector has elements, so bits would depend on the processor
-    if a.strides.1 == 1 && b.strides.0 == 1 && k > 0 && (m == 1 || n == 1 || m * n <= 256) {
+    if a.column_stride == 1 && b.row_stride == 1 && k > 0 && (m == 1 || n == 1 || m * n <= 256) {
         return Arch::new().dispatch(Dots {
             out,
             row,
@@ -193,11 +209,11 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
             stride(row),
             accumulate,
             a.data.as_ptr(),
-            stride(a.strides.1),
-            stride(a.strides.0),
+            stride(a.column_stride),
+            stride(a.row_stride),
             b.data.as_ptr(),
-            stride(b.strides.1),
-            stride(b.strides.0),
+            stride(b.column_stride),
+            stride(b.row_stride),
             1f32,
             1f32,
             false,
@@ -213,7 +229,7 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
 /// # Safety
 /// As there.
 unsafe fn multiply_in_parts(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
-    let ((m, k), n) = (a.shape, b.shape.1);
+    let (m, k, n) = (a.rows, a.columns, b.columns);
     for first in (0..k).step_by(DEPTH) {
         let depth = DEPTH.min(k - first);
         let mut part = vec![0.; m * n];
@@ -252,28 +268,40 @@ impl WithSimd for Dots<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { out, a, b, .. } = self;
-        let ((m, k), n) = (a.shape, b.shape.1);
-        for (r, start) in (0..m).flat_map(|r| (0..k).step_by(DEPTH).map(move |start| (r, start))) {
-            let len = DEPTH.min(k - start);
-            let x = &a.data[r * a.strides.0 + start..][..len];
-            for first in (0..n).step_by(COLUMNS) {
-                let mut columns = [x; COLUMNS];
-                for (i, column) in columns.iter_mut().enumerate() {
-                    *column = &b.data[(first + i).min(n - 1) * b.strides.1 + start..][..len];
-                }
-                let sums = match LANES / S::F32_LANES {
-                    1 => dot::<S, 1>(simd, x, columns),
-                    2 => dot::<S, 2>(simd, x, columns),
-                    4 => dot::<S, 4>(simd, x, columns),
-                    _ => dot::<S, LANES>(simd, x, columns),
-                };
-                for (i, sum) in sums.into_iter().enumerate().take(n - first) {
-                    // Safety: row r of a and column `first` + i of b exist; the rest is as in `multiply_at`.
-                    let to = unsafe { &mut *out.add(r * self.row + first + i) };
-                    let add = self.accumulate || start > 0;
-                    *to = if add { *to + sum } else { sum };
-                }
+        let (m, k) = (self.a.rows, self.a.columns);
+        for r in 0..m {
+            for start in (0..k).step_by(DEPTH) {
+                self.add_part(simd, r, start, DEPTH.min(k - start));
+            }
+        }
+    }
+}
+
+impl Dots<'_> {
+    /// Puts or adds to row r of `out` the products over `len` columns of a, from column `start` on.
+    #[inline(always)]
+    fn add_part<S: Simd>(&self, simd: S, r: usize, start: usize, len: usize) {
+        let (a, b) = (self.a, self.b);
+        let n = b.columns;
+        let x = &a.data[r * a.row_stride + start..][..len];
+        for first in (0..n).step_by(COLUMNS) {
+            let mut columns = [x; COLUMNS];
+            for (i, column) in columns.iter_mut().enumerate() {
+                // past the last column the last one is taken again, for sums that nothing reads
+                let c = (first + i).min(n - 1);
+                *column = &b.data[c * b.column_stride + start..][..len];
+            }
+            let sums = match LANES / S::F32_LANES {
+                1 => dot::<S, 1>(simd, x, columns),
+                2 => dot::<S, 2>(simd, x, columns),
+                4 => dot::<S, 4>(simd, x, columns),
+                _ => dot::<S, LANES>(simd, x, columns),
+            };
+            for (i, sum) in sums.into_iter().enumerate().take(n - first) {
+                // Safety: row r of a and column `first` + i of b exist; the rest is as in `multiply_at`.
+                let to = unsafe { &mut *self.out.add(r * self.row + first + i) };
+                let add = self.accumulate || start > 0;
+                *to = if add { *to + sum } else { sum };
             }
         }
     }
@@ -287,7 +315,8 @@ fn dot<S: Simd, const PARTS: usize>(
     columns: [&[f32]; COLUMNS],
 ) -> [f32; COLUMNS] {
     let mut sums = [[simd.splat_f32s(0.0); PARTS]; COLUMNS];
-    let (step, (vectors, rest)) = (S::F32_LANES, x.as_chunks::<LANES>());
+    let step = S::F32_LANES;
+    let (vectors, rest) = x.as_chunks::<LANES>();
     let mut parts = [vectors; COLUMNS];
     for c in 0..COLUMNS {
         parts[c] = &columns[c].as_chunks().0[..vectors.len()];

@@ -50,18 +50,19 @@ impl Geometry {
 
     /// The output pixels of `lines` in `y`, as rows of O values.
     pub(crate) fn pixels<'a>(&self, y: &'a [f32], lines: &Range<usize>) -> Matrix<'a> {
-        let (first, n) = (lines.start * self.out_width, lines.len() * self.out_width);
-        Matrix::new(y, y.len() / self.out_channels, self.out_channels).rows(first, n)
+        let pixels = Matrix::new(y, y.len() / self.out_channels, self.out_channels);
+        pixels.rows(lines.start * self.out_width, lines.len() * self.out_width)
     }
 
     /// A 1×1 kernel on every pixel: x is its own im2col matrix.
     pub(crate) fn pointwise(&self) -> bool {
-        self.kernel == (1, 1) && self.stride == 1 && self.padding == 0
+        self.square_kernel() == Some(1) && self.stride == 1 && self.padding == 0
     }
 
     /// The weight (O, I, KH, KW) as a matrix of (KH, KW, I) rows and O columns.
     pub(crate) fn pack(&self, weight: &[f32], packed: &mut [f32]) {
-        let (area, outputs) = (self.kernel.0 * self.kernel.1, self.out_channels);
+        let area = self.kernel_area();
+        let outputs = self.out_channels;
         for_each_chunk(packed, LINE * outputs, |i, rows| {
             // by blocks of output channels: the lines of a block stay in the cache
             for first in (0..outputs).step_by(LINE) {
@@ -89,7 +90,7 @@ impl Geometry {
         add: bool,
         packed: impl Fn(usize, usize, &mut [f32]) + Sync,
     ) {
-        let area = self.kernel.0 * self.kernel.1;
+        let area = self.kernel_area();
         for_each_chunk(weight, LINE * self.taps(), |block, weight| {
             let outputs = weight.len() / self.taps();
             for row in 0..self.taps() {
@@ -118,10 +119,11 @@ impl Geometry {
     /// Where the kernel's row at output column `ox` meets x: the part of the kernel's row, and the
     /// part of x's row, in floats; the rest is padding.
     fn overlap(&self, ox: usize) -> (Range<usize>, Range<usize>) {
-        let (left, c) = (ox * self.stride, self.channels);
+        let left = ox * self.stride;
+        let c = self.channels;
         let end = (self.width + self.padding)
             .saturating_sub(left)
-            .min(self.kernel.1);
+            .min(self.kernel_width);
         let start = self.padding.saturating_sub(left).min(end);
         let in_x = (left + start).saturating_sub(self.padding).min(self.width);
         (start * c..end * c, in_x * c..(in_x + end - start) * c)
@@ -129,9 +131,10 @@ impl Geometry {
 
     /// Copies what each output pixel of `lines` sees into a row of `columns`.
     fn im2col(&self, x: &[f32], lines: Range<usize>, columns: &mut [f32]) {
-        let (taps, run) = (self.taps(), self.kernel.1 * self.channels);
+        let taps = self.taps();
+        let run = self.kernel_width * self.channels;
         for (line, columns) in lines.zip(columns.chunks_exact_mut(self.out_width * taps)) {
-            for ky in 0..self.kernel.0 {
+            for ky in 0..self.kernel_height {
                 let row = self.row_start(line, ky);
                 for (ox, pixel) in columns.chunks_exact_mut(taps).enumerate() {
                     let to = &mut pixel[ky * run..][..run];
@@ -154,9 +157,10 @@ impl Geometry {
     /// Adds each row of `columns` to what its output pixel saw in x; `dx` and `lines` begin with
     /// the same sample.
     pub(crate) fn col2im(&self, columns: &[f32], lines: Range<usize>, dx: &mut [f32]) {
-        let (taps, run) = (self.taps(), self.kernel.1 * self.channels);
+        let taps = self.taps();
+        let run = self.kernel_width * self.channels;
         for (line, columns) in lines.zip(columns.chunks_exact(self.out_width * taps)) {
-            for ky in 0..self.kernel.0 {
+            for ky in 0..self.kernel_height {
                 let Some(start) = self.row_start(line, ky) else {
                     continue;
                 };
@@ -173,7 +177,8 @@ impl Geometry {
 
     /// Calls `f` with the im2col matrix of `lines`.
     pub(crate) fn with_columns(&self, x: &[f32], lines: Range<usize>, f: impl FnOnce(Matrix)) {
-        let (taps, rows) = (self.taps(), lines.len() * self.out_width);
+        let taps = self.taps();
+        let rows = lines.len() * self.out_width;
         if self.pointwise() {
             let first = lines.start * self.out_width;
             return f(Matrix::new(&x[first * taps..], rows, taps));

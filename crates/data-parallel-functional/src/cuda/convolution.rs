@@ -61,7 +61,7 @@ impl Kernel<Cuda> for Convolution {
         Some(Packing {
             element: of_x,
             rows: self.geometry.channels,
-            columns: self.geometry.kernel.0 * self.geometry.kernel.1,
+            columns: self.geometry.kernel_area(),
         })
     }
 }
@@ -102,7 +102,7 @@ pub(crate) fn pack(stream: &Stream, weights: &[(Floats, Packing)]) -> Result<Vec
 
 /// Whether a weight has another order than ours.
 fn is_packed(g: &Geometry) -> bool {
-    g.channels > 1 && g.kernel != (1, 1)
+    g.channels > 1 && g.square_kernel() != Some(1)
 }
 
 impl Convolution {
@@ -173,7 +173,7 @@ impl Convolution {
         let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
         cudnn.backward_weight(g, x.floats, dz, of_part)?;
         if is_packed(g) {
-            let sizes = [g.kernel.0 * g.kernel.1, g.channels];
+            let sizes = [g.kernel_area(), g.channels];
             transpose(stream, of_part, to, sizes, add)
         } else {
             stream.put(of_part, to, add)

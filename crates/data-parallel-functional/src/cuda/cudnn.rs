@@ -365,7 +365,7 @@ impl Shape {
             Ok(tensor)
         };
         let weight = result::create_filter_descriptor().map_err(failed)?;
-        let dims = ints([g.out_channels, g.channels, g.kernel.0, g.kernel.1])?;
+        let dims = ints([g.out_channels, g.channels, g.kernel_height, g.kernel_width])?;
         // Safety: the descriptor was made just now.
         let set = unsafe { result::set_filter4d_descriptor(weight, element, nhwc, dims) };
         set.map_err(failed)?;
@@ -464,7 +464,7 @@ fn choices<A: Copy + fmt::Debug>(
 
 /// The beginning of an error.
 fn no_algorithm(g: &Geometry) -> String {
-    let (kh, kw) = g.kernel;
+    let (kh, kw) = (g.kernel_height, g.kernel_width);
     let mend = match g.padding {
         padding if padding < kh.min(kw) => String::new(),
         padding => format!(

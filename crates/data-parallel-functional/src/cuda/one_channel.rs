@@ -31,14 +31,14 @@ impl Argument for &OneChannel<'_> {
 impl<'a> OneChannel<'a> {
     pub fn new(convolution: &'a Convolution) -> Option<Self> {
         let g = &convolution.geometry;
-        let kernel = matches!(g.kernel, (3, 3) | (5, 5));
+        let kernel = matches!(g.square_kernel(), Some(3 | 5));
         let channels = g.channels == 1 && g.out_channels <= THREADS as usize;
         (kernel && channels).then_some(Self(convolution))
     }
 
     /// One of two kernels, by the size of the convolution's.
     fn pick(&self, [three, five]: [&'static str; 2]) -> &'static str {
-        match self.0.geometry.kernel.0 {
+        match self.0.geometry.kernel_height {
             3 => three,
             _ => five,
         }

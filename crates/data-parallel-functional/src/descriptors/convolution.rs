@@ -13,7 +13,8 @@ pub(crate) struct Geometry {
     pub(crate) out_height: usize,
     pub(crate) out_width: usize,
     pub(crate) out_channels: usize,
-    pub(crate) kernel: (usize, usize),
+    pub(crate) kernel_height: usize,
+    pub(crate) kernel_width: usize,
     pub(crate) stride: usize,
     pub(crate) padding: usize,
 }
@@ -28,7 +29,7 @@ impl Geometry {
         padding: usize,
     ) -> Result<Self> {
         let [batch, height, width, channels] = args::dims4("conv2d", "(B, H, W, I)", x)?;
-        let [out_channels, expected, kh, kw] = match *weight {
+        let [out_channels, expected, kernel_height, kernel_width] = match *weight {
             [o, i, kh, kw] if o > 0 && i > 0 => [o, i, kh, kw],
             _ => {
                 bail!("conv2d: weight has shape {weight:?}, expected (O, I, KH, KW) of at least 1")
@@ -49,10 +50,11 @@ impl Geometry {
             height,
             width,
             channels,
-            out_height: args::windows("conv2d", height, kh, stride, padding)?,
-            out_width: args::windows("conv2d", width, kw, stride, padding)?,
+            out_height: args::windows("conv2d", height, kernel_height, stride, padding)?,
+            out_width: args::windows("conv2d", width, kernel_width, stride, padding)?,
             out_channels,
-            kernel: (kh, kw),
+            kernel_height,
+            kernel_width,
             stride,
             padding,
         })
@@ -61,13 +63,27 @@ impl Geometry {
     /// The shape of y.
     #[cfg(feature = "cuda")]
     pub(crate) fn out_dims(&self) -> [usize; 4] {
-        let (height, width) = (self.out_height, self.out_width);
-        [self.batch, height, width, self.out_channels]
+        [
+            self.batch,
+            self.out_height,
+            self.out_width,
+            self.out_channels,
+        ]
+    }
+
+    /// Weights of the kernel between one input and one output channel.
+    pub(crate) fn kernel_area(&self) -> usize {
+        self.kernel_height * self.kernel_width
+    }
+
+    /// The side of a kernel that is a square.
+    pub(crate) fn square_kernel(&self) -> Option<usize> {
+        (self.kernel_height == self.kernel_width).then_some(self.kernel_height)
     }
 
     /// Columns of the im2col matrix: the inputs that one output pixel sees.
     pub(crate) fn taps(&self) -> usize {
-        self.kernel.0 * self.kernel.1 * self.channels
+        self.kernel_area() * self.channels
     }
 
     /// Floats of one sample of x.
@@ -98,7 +114,8 @@ impl Convolution {
 
     /// The shape of the result.
     pub(crate) fn dims(&self) -> [usize; 4] {
-        let ([height, width], g) = (self.pooled(), &self.geometry);
+        let g = &self.geometry;
+        let [height, width] = self.pooled();
         [g.batch, height, width, g.out_channels]
     }
 }

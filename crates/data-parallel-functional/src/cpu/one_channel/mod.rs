@@ -30,7 +30,7 @@ impl OneChannel {
     /// None where another algorithm has to do it.
     pub(crate) fn new(op: &Convolution) -> Option<Self> {
         let g = op.geometry;
-        let small = matches!(g.kernel, (3, 3) | (5, 5));
+        let small = matches!(g.square_kernel(), Some(3 | 5));
         let known = (g.channels, g.stride, g.padding) == (1, 1, 0) && op.relu && op.pool == 2;
         (small && known && !op.pooled().contains(&0)).then_some(Self { g })
     }
@@ -49,7 +49,7 @@ impl OneChannel {
             x: &x[i * self.g.sample()..][..self.g.sample()],
             weights,
             width: self.g.width,
-            kernel: self.g.kernel.0,
+            kernel: self.g.kernel_height,
             channels: self.g.out_channels,
             y_line: self.y_line(),
         }
@@ -57,20 +57,21 @@ impl OneChannel {
 
     /// The gradient of the images, by im2col: usual training does not need it.
     fn image_gradient(&self, x: &[&[f32]], dy: &[f32], to: &mut [f32], add: bool) {
-        let (g, o) = (&self.g, self.g.out_channels);
-        let line = g.out_width * o;
+        let g = &self.g;
+        let channels = g.out_channels;
+        let line = g.out_width * channels;
         let mut dz = Buffer::new(g.lines() * line);
         g.forward(x[0], x[1], x.get(2).copied(), false, &mut dz);
         for_each_chunk(&mut dz, line, |i, dz| {
             let (sample, row) = (i / g.out_height, i % g.out_height / 2);
-            let dy = &dy[sample * self.y_sample()..][..self.y_sample()];
-            let dy = dy.get(row * self.y_line()..).unwrap_or_default();
-            for (column, dz) in dz.chunks_exact_mut(o).enumerate() {
+            let of_sample = &dy[sample * self.y_sample()..][..self.y_sample()];
+            let of_line = of_sample.get(row * self.y_line()..).unwrap_or_default();
+            for (column, pixel) in dz.chunks_exact_mut(channels).enumerate() {
                 // no window covers the last pixels of odd sizes
-                let seen = column / 2 < g.out_width / 2 && !dy.is_empty();
-                for (c, z) in dz.iter_mut().enumerate() {
-                    *z = if seen && positive(*z) != 0. {
-                        dy[column / 2 * o + c] / 4.
+                let is_seen = column / 2 < g.out_width / 2 && !of_line.is_empty();
+                for (c, z) in pixel.iter_mut().enumerate() {
+                    *z = if is_seen && positive(*z) != 0. {
+                        of_line[column / 2 * channels + c] / 4.
                     } else {
                         0.
                     };
@@ -104,10 +105,15 @@ impl Kernel<Cpu> for OneChannel {
             bias: at.x.get(2).copied(),
             dy: &dy,
         });
-        let (taps, o) = (self.g.taps(), self.g.out_channels);
-        dx[1].put((0..o * taps).map(|i| sums.all[i % taps * sums.wide + i / taps]));
+        let taps = self.g.taps();
+        let outputs = self.g.out_channels;
+        // from rows of taps to the weight's order, (O, 1, KH, KW)
+        dx[1].put((0..outputs * taps).map(|i| {
+            let (output, tap) = (i / taps, i % taps);
+            sums.all[tap * sums.wide + output]
+        }));
         if let Some(db) = dx.get_mut(2) {
-            db.put(sums.all[sums.bias..][..o].iter().copied());
+            db.put(sums.all[sums.bias..][..outputs].iter().copied());
         }
         Ok(())
     }
@@ -156,7 +162,8 @@ impl WithSimd for WeightGradient<'_> {
     type Output = Sums;
 
     fn with_simd<S: Simd>(self, simd: S) -> Sums {
-        let (layer, g) = (self.layer, &self.layer.g);
+        let layer = self.layer;
+        let g = &layer.g;
         let weights = Weights::new::<S>(g, self.weight, self.bias);
         let samples = g.batch.div_ceil(SUMS).max(1);
         let bias = (g.taps() * weights.wide).next_multiple_of(VECTOR);

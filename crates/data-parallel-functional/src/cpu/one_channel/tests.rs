@@ -8,22 +8,30 @@ use crate::kernel::Kernel;
 /// LeNet's first layer, on smaller images.
 const FIRST: Case = Case {
     batch: 20,
-    size: (12, 13),
-    channels: (1, 20),
-    kernel: (3, 3),
+    height: 12,
+    width: 13,
+    channels: 1,
+    out_channels: 20,
+    kernel_height: 3,
+    kernel_width: 3,
     ..LENET
 };
 
 /// Batches, sizes and channels that leave something over.
 fn cases() -> impl Iterator<Item = Case> {
     let outputs = [1, 7, 16, 20, 33, 50];
-    let odd = outputs.into_iter().enumerate().map(|(i, out)| Case {
-        batch: [2, 0, 9, 1, 5, 17][i],
-        size: (8 + i, 13 - i),
-        channels: (1, out),
-        kernel: if i % 2 == 0 { (3, 3) } else { (5, 5) },
-        bias: i % 3 > 0,
-        ..FIRST
+    let odd = outputs.into_iter().enumerate().map(|(i, out_channels)| {
+        let kernel = if i % 2 == 0 { 3 } else { 5 };
+        Case {
+            batch: [2, 0, 9, 1, 5, 17][i],
+            height: 8 + i,
+            width: 13 - i,
+            out_channels,
+            kernel_height: kernel,
+            kernel_width: kernel,
+            bias: i % 3 > 0,
+            ..FIRST
+        }
     });
     odd.chain([FIRST])
 }

@@ -10,7 +10,7 @@ pub(super) struct Weights {
     pub(super) wide: usize,
     /// A row of `wide` channels for each tap.
     pub(super) taps: Aligned,
-    /// The same for the bias, padded further.
+    /// The bias, padded further: to a multiple of the longest vector.
     pub(super) bias: Vec<f32>,
 }
 
@@ -81,9 +81,11 @@ impl Forward<'_> {
     /// N vectors of channels, from channel `c` on.
     #[inline(always)]
     fn run<S: Simd, const K: usize, const N: usize>(&mut self, simd: S, c: usize) {
-        let (zero, quarter) = (simd.splat_f32s(0.), simd.splat_f32s(0.25));
+        let zero = simd.splat_f32s(0.);
+        let quarter = simd.splat_f32s(0.25);
         let sample = self.sample;
-        let (row, channels) = (sample.width, sample.channels);
+        let row = sample.width;
+        let channels = sample.channels;
         for (line, y) in self.y.chunks_exact_mut(sample.y_line).enumerate() {
             for (column, y) in y.chunks_exact_mut(channels).enumerate() {
                 let x = &sample.x[2 * (line * row + column)..];
@@ -127,23 +129,25 @@ impl SampleGradient<'_> {
     /// N vectors of channels, from channel `c` on, of a kernel K × K of T taps.
     #[inline(always)]
     fn run<S: Simd, const K: usize, const T: usize, const N: usize>(&mut self, simd: S, c: usize) {
-        let (zero, quarter) = (simd.splat_f32s(0.), simd.splat_f32s(0.25));
+        let zero = simd.splat_f32s(0.);
+        let quarter = simd.splat_f32s(0.25);
         let sample = self.sample;
-        let (row, channels) = (sample.width, sample.channels);
+        let row = sample.width;
+        let channels = sample.channels;
         let lines = (BLOCK * channels / sample.y_line).max(1);
         for (block, dy) in self.dy.chunks(lines * sample.y_line).enumerate() {
             let (mut dw, mut db) = ([[zero; N]; T], [zero; N]);
-            for (line, dy) in dy.chunks_exact(sample.y_line).enumerate() {
-                let line = block * lines + line;
+            for (i, dy) in dy.chunks_exact(sample.y_line).enumerate() {
+                let line = block * lines + i;
                 for (column, dy) in dy.chunks_exact(channels).enumerate() {
                     let x = &sample.x[2 * (line * row + column)..];
                     let mut z = convolve::<S, K, N>(simd, x, row, sample.weights, c);
                     for n in 0..N {
-                        let dy = load(simd, &dy[channels.min(c + n * S::F32_LANES)..]);
-                        let dy = simd.mul_f32s(dy, quarter);
+                        let first = channels.min(c + n * S::F32_LANES);
+                        let of_pixel = simd.mul_f32s(load(simd, &dy[first..]), quarter);
                         for z in &mut z {
                             let cut = simd.less_than_or_equal_f32s(z[n], zero);
-                            z[n] = simd.select_f32s(cut, zero, dy);
+                            z[n] = simd.select_f32s(cut, zero, of_pixel);
                             db[n] = simd.add_f32s(db[n], z[n]);
                         }
                     }
@@ -175,7 +179,8 @@ fn convolve<S: Simd, const K: usize, const N: usize>(
     weights: &Weights,
     c: usize,
 ) -> [[S::f32s; N]; 4] {
-    let (wide, lanes) = (weights.wide, S::F32_LANES);
+    let wide = weights.wide;
+    let lanes = S::F32_LANES;
     let taps = &weights.taps[c..(K * K - 1) * wide + c + N * lanes];
     assert!(x.len() > K * row + K, "a window out of range");
     let mut start = [simd.splat_f32s(0.); N];
@@ -184,14 +189,13 @@ fn convolve<S: Simd, const K: usize, const N: usize>(
     }
     let mut z = [start; 4];
     for tap in 0..K * K {
-        let w = &taps[tap * wide..][..N * lanes];
-        let (w, _) = S::as_simd_f32s(w);
+        let (w, _) = S::as_simd_f32s(&taps[tap * wide..][..N * lanes]);
         for (q, z) in z.iter_mut().enumerate() {
             // Safety: at most row K and column K of the window, in range by the assertion.
-            let x = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
-            let x = simd.splat_f32s(x);
+            let number = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
+            let pixel = simd.splat_f32s(number);
             for n in 0..N {
-                z[n] = simd.mul_add_f32s(x, w[n], z[n]);
+                z[n] = simd.mul_add_f32s(pixel, w[n], z[n]);
             }
         }
     }
@@ -211,10 +215,10 @@ fn add_products<S: Simd, const K: usize, const T: usize, const N: usize>(
     for (tap, dw) in dw.iter_mut().enumerate() {
         for (q, dz) in dz.iter().enumerate() {
             // Safety: as in `convolve`.
-            let x = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
-            let x = simd.splat_f32s(x);
+            let number = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
+            let pixel = simd.splat_f32s(number);
             for n in 0..N {
-                dw[n] = simd.mul_add_f32s(x, dz[n], dw[n]);
+                dw[n] = simd.mul_add_f32s(pixel, dz[n], dw[n]);
             }
         }
     }

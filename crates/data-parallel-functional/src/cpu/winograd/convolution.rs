@@ -22,8 +22,10 @@ pub(super) struct Convolution<'a> {
     pub(super) weight: &'a [f32],
     pub(super) flipped: bool,
     pub(super) outputs: Panels,
-    /// Rows and columns of the output.
-    pub(super) size: (usize, usize),
+    /// Rows of the output's images.
+    pub(super) height: usize,
+    /// Columns of the output's images.
+    pub(super) width: usize,
     pub(super) bias: Option<&'a [f32]>,
     pub(super) relu: bool,
     pub(super) accumulate: bool,
@@ -31,67 +33,73 @@ pub(super) struct Convolution<'a> {
 
 impl Convolution<'_> {
     pub(super) fn run(&self, y: &mut [f32]) {
-        let (ins, outs) = self.panels();
-        let outputs = self.images.tiling.batch * self.size.0 * self.size.1 * self.outputs.channels;
+        let pixels = self.images.tiling.batch * self.height * self.width;
+        let outputs = pixels * self.outputs.channels;
         assert_eq!(y.len(), outputs, "the size of the output");
         let y = Disjoint::new(y);
-        if ins.max(outs) <= FEW {
+        if self.ins().max(self.outs()) <= FEW {
             self.chunk_by_chunk(&y);
         } else {
             self.step_by_step(&y);
         }
     }
 
-    /// Panels of channels of the input and the output.
-    fn panels(&self) -> (usize, usize) {
-        (self.images.channels.count(), self.outputs.count())
+    /// The panels of the input's channels.
+    fn ins(&self) -> usize {
+        self.images.channels.count()
     }
 
-    /// Floats of a panel's rows of inputs and of products.
-    fn widths(&self) -> (usize, usize) {
-        (self.images.channels.width(), self.outputs.width())
+    /// The panels of the output's channels.
+    fn outs(&self) -> usize {
+        self.outputs.count()
     }
 
     /// Floats of a block of weights.
     fn weights(&self) -> usize {
-        weights(self.widths().0, self.widths().1)
+        weights(self.images.channels.width(), self.outputs.width())
     }
 
-    /// For few channels.
+    /// For few channels: a task takes a chunk through all three steps.
     fn chunk_by_chunk(&self, y: &Disjoint<'_, f32>) {
-        let ((ins, outs), stride) = (self.panels(), self.images.stride);
+        let (ins, outs) = (self.ins(), self.outs());
+        let stride = self.images.stride;
         let tiles = self.images.tiling.tiles();
         let most = if ins.max(outs) == 1 { 28 } else { 48 };
         // where there are few tiles, smaller chunks: of whole sixes, the rows that a product takes at a time
         let smaller = (tiles / TASKS / 6 * 6).clamp(18, most);
         let chunks = Chunks::new(0..tiles, stride.tiles(smaller));
-        let ((wide_in, wide_out), size) = (self.widths(), self.weights());
-        let [one, out] = [wide_in, wide_out].map(|width| stride.block(chunks.size, width));
-        common([ins * outs * size], |[weights]| {
+        // floats of a block of weights, of points and of products
+        let of_weights = self.weights();
+        let of_points = stride.block(chunks.size, self.images.channels.width());
+        let of_products = stride.block(chunks.size, self.outputs.width());
+        common([ins * outs * of_weights], |[weights]| {
             self.transform_weights(weights);
             let weights = &*weights;
             for_each(chunks.count(), |c| {
-                own([ins * one, out], |[points, products]| {
-                    for (panel, block) in points.chunks_exact_mut(one).enumerate() {
-                        self.images.transform(chunks.get(c), panel, block);
+                let tiles = chunks.get(c);
+                own([ins * of_points, of_products], |[points, products]| {
+                    for (panel, block) in points.chunks_exact_mut(of_points).enumerate() {
+                        self.images.transform(tiles.clone(), panel, block);
                     }
                     for panel in 0..outs {
-                        for (i, a) in points.chunks_exact(one).enumerate() {
-                            let b = &weights[(panel * ins + i) * size..][..size];
-                            self.multiply(chunks.get(c).len(), i, panel, a, b, products);
+                        for (i, a) in points.chunks_exact(of_points).enumerate() {
+                            let b = &weights[(panel * ins + i) * of_weights..][..of_weights];
+                            self.multiply(tiles.len(), i, panel, a, b, products);
                         }
-                        self.output(chunks.get(c), panel, products, y);
+                        self.output(tiles.clone(), panel, products, y);
                     }
                 });
             });
         });
     }
 
-    /// For many channels.
+    /// For many channels: first the tiles of a group are transformed, and then multiplied.
     fn step_by_step(&self, y: &Disjoint<'_, f32>) {
-        let (ins, outs) = self.panels();
-        let (tiles, stride) = (self.images.tiling.tiles(), self.images.stride);
-        let [chunk, group] = [CHUNK, GROUP / ins.max(outs)].map(|most| stride.tiles(most));
+        let (ins, outs) = (self.ins(), self.outs());
+        let stride = self.images.stride;
+        let tiles = self.images.tiling.tiles();
+        let chunk = stride.tiles(CHUNK);
+        let group = stride.tiles(GROUP / ins.max(outs));
         let groups = Chunks::new(0..tiles, group.max(1));
         let keep = tiles > chunk && ins * outs <= KEPT;
         let mut cut = *self;
@@ -103,28 +111,33 @@ impl Convolution<'_> {
 
     /// Transforms a group's tiles, then multiplies them. `keep` transforms all weights once.
     fn group_by_group(&self, y: &Disjoint<'_, f32>, groups: Chunks, chunk: usize, keep: bool) {
-        let ((ins, outs), stride) = (self.panels(), self.images.stride);
+        let (ins, outs) = (self.ins(), self.outs());
+        let stride = self.images.stride;
+        let width = self.images.channels.width();
         let kept = if keep { ins * outs * self.weights() } else { 0 };
-        let wide = self.widths().0;
-        let most = ins * groups.size.div_ceil(chunk) * stride.block(chunk, wide);
+        let most = ins * groups.size.div_ceil(chunk) * stride.block(chunk, width);
         common([kept, most], |[weights, points]| {
             self.transform_weights(weights);
             for g in 0..groups.count() {
                 let chunks = Chunks::new(groups.get(g), chunk);
-                let (one, n) = (stride.block(chunks.size, wide), chunks.count());
-                let points = &mut points[..n * ins * one];
-                for_each_chunk(points, one, |i, block| {
+                let n = chunks.count();
+                // floats of a chunk's points: of one input panel, and of all
+                let of_panel = stride.block(chunks.size, width);
+                let of_chunk = ins * of_panel;
+                let points = &mut points[..n * of_chunk];
+                for_each_chunk(points, of_panel, |i, block| {
                     self.images.transform(chunks.get(i / ins), i % ins, block);
                 });
                 for_each(n * outs, |i| {
-                    let points = &points[i % n * ins * one..][..ins * one];
-                    self.panel(chunks.get(i % n), i / n, points, weights, y);
+                    let (c, panel) = (i % n, i / n);
+                    let points = &points[c * of_chunk..][..of_chunk];
+                    self.panel(chunks.get(c), panel, points, weights, y);
                 });
             }
         });
     }
 
-    /// One output panel of a chunk. Weights that are not kept are transformed here.
+    /// Computes one output panel of a chunk. Weights that are not kept are transformed here.
     fn panel(
         &self,
         tiles: Range<usize>,
@@ -133,12 +146,13 @@ impl Convolution<'_> {
         weights: &[f32],
         y: &Disjoint<'_, f32>,
     ) {
-        let (ins, size) = (self.panels().0, self.weights());
-        let one = points.len() / ins;
-        let out = self.images.stride.block(tiles.len(), self.widths().1);
+        let ins = self.ins();
+        let size = self.weights();
+        let of_products = self.images.stride.block(tiles.len(), self.outputs.width());
         let now = if weights.is_empty() { size } else { 0 };
-        own([out, now, TRANSPOSED], |[products, now, transposed]| {
-            for (i, a) in points.chunks_exact(one).enumerate() {
+        let lengths = [of_products, now, TRANSPOSED];
+        own(lengths, |[products, now, transposed]| {
+            for (i, a) in points.chunks_exact(points.len() / ins).enumerate() {
                 let b = if weights.is_empty() {
                     let block = Disjoint::new(now);
                     for first in (0..self.weight_inputs(panel, i).channels).step_by(SOME) {
@@ -156,10 +170,13 @@ impl Convolution<'_> {
 
     /// Transforms all weights, block by block: first those of the first output panel.
     fn transform_weights(&self, weights: &mut [f32]) {
-        let ins = self.panels().0;
-        let parts = self.weight_inputs(0, 0).channels.div_ceil(SOME); // of the widest block
-        let blocks = weights.chunks_exact_mut(self.weights());
-        let blocks: Vec<_> = blocks.map(Disjoint::new).collect();
+        let ins = self.ins();
+        // a task for each part of a block, as many as the widest one has
+        let parts = self.weight_inputs(0, 0).channels.div_ceil(SOME);
+        let blocks: Vec<_> = weights
+            .chunks_exact_mut(self.weights())
+            .map(Disjoint::new)
+            .collect();
         for_each(blocks.len() * parts, |i| {
             let (block, first) = (i / parts, i % parts * SOME);
             let (out, from) = (block / ins, block % ins);
@@ -180,7 +197,7 @@ impl Convolution<'_> {
         }
     }
 
-    /// Transforms those of [`SOME`] input channels of a block.
+    /// Transforms the weights of [`SOME`] input channels of a block, from channel `first` on.
     fn transform_weight(
         &self,
         out: usize,
@@ -189,11 +206,11 @@ impl Convolution<'_> {
         block: &Disjoint<'_, f32>,
         transposed: &mut [f32],
     ) {
-        let (of_image, of_result) = (self.images.channels, self.outputs);
+        // flipped, the weight's inputs are the channels of the result
         let (inputs, output) = if self.flipped {
-            (of_result, of_image.get(from))
+            (self.outputs, self.images.channels.get(from))
         } else {
-            (of_image, of_result.get(out))
+            (self.images.channels, self.outputs.get(out))
         };
         dispatch(ToBlock {
             weight: self.weight,
@@ -229,7 +246,8 @@ impl Convolution<'_> {
             depth: input.channels,
             width: self.outputs.get(to).width(),
             a: points,
-            strides: (input.width(), 1),
+            a_row_stride: input.width(),
+            a_column_stride: 1,
             b: weights,
             c: products,
             accumulate: from > 0,
@@ -246,7 +264,8 @@ impl Convolution<'_> {
             tiling: self.images.tiling,
             stride: self.images.stride,
             inputs: self.flipped,
-            size: self.size,
+            height: self.height,
+            width: self.width,
             start: self.bias.map_or(&[0.; PANEL], |bias| &bias[panel.first..]),
             relu: self.relu,
             accumulate: self.accumulate,

@@ -23,23 +23,28 @@ pub(super) struct Gradient<'a> {
 
 impl Gradient<'_> {
     pub(super) fn run(&self, dw: &mut [f32], accumulate: bool) {
-        let (ins, outs) = self.panels();
         if self.x.tiling.tiles() == 0 {
             if !accumulate {
                 dw.fill(0.);
             }
-        } else if ins.max(outs) <= FEW {
+        } else if self.ins().max(self.outs()) <= FEW {
             self.sum_by_sum(dw, accumulate);
         } else {
             self.step_by_step(dw, accumulate);
         }
     }
 
-    fn panels(&self) -> (usize, usize) {
-        (self.x.channels.count(), self.dy.channels.count())
+    /// The panels of x.
+    fn ins(&self) -> usize {
+        self.x.channels.count()
     }
 
-    /// Floats of a panel's rows of x and of dy: of the wider.
+    /// The panels of dy.
+    fn outs(&self) -> usize {
+        self.dy.channels.count()
+    }
+
+    /// Floats of a row of a block: of x or of dy, whichever has the wider panels.
     fn width(&self) -> usize {
         self.x.channels.width().max(self.dy.channels.width())
     }
@@ -54,17 +59,29 @@ impl Gradient<'_> {
         weights(self.x.channels.width(), self.dy.channels.width())
     }
 
-    /// One side's panel of a chunk: first those of x, then those of dy.
+    /// Transforms one panel of a chunk. The panels of x have the first numbers, those of dy the next.
     fn transform(&self, tiles: Range<usize>, panel: usize, block: &mut [f32]) {
-        match panel.checked_sub(self.panels().0) {
-            None => self.x.transform(tiles, panel, block),
-            Some(panel) => self.dy.transform(tiles, panel, block),
+        let ins = self.ins();
+        if panel < ins {
+            self.x.transform(tiles, panel, block);
+        } else {
+            self.dy.transform(tiles, panel - ins, block);
+        }
+    }
+
+    /// The weights between an input panel and an output panel.
+    fn pair(&self, input: usize, output: usize) -> Pair {
+        Pair {
+            output: self.dy.channels.get(output),
+            input: self.x.channels.get(input),
+            inputs: self.x.channels.channels,
         }
     }
 
     /// For few channels: partial sums over some chunks each, and then their sum. A task has one panel of x.
     fn sum_by_sum(&self, dw: &mut [f32], accumulate: bool) {
-        let (tiles, (ins, _)) = (self.x.tiling.tiles(), self.panels());
+        let tiles = self.x.tiling.tiles();
+        let ins = self.ins();
         let shortest = self.x.stride.tiles(SHORTEST * ins);
         let sums = Chunks::new(0..tiles, tiles.div_ceil(SUMS / ins).max(shortest));
         let size = dw.len();
@@ -80,31 +97,32 @@ impl Gradient<'_> {
         });
     }
 
-    /// The sum of some chunks, of one input panel with all output panels.
+    /// Computes the sum of some chunks, for one input panel with all output panels.
     fn sum(&self, chunks: Chunks, input: usize, dw: &Disjoint<'_, f32>) {
-        let outs = self.panels().1;
-        let (one, size) = (self.points(chunks.size), self.products());
-        let buffers = [one, one, outs * size, TRANSPOSED];
+        let of_points = self.points(chunks.size);
+        let of_products = self.products();
+        let buffers = [of_points, of_points, self.outs() * of_products, TRANSPOSED];
         own(buffers, |[x, dy, products, transposed]| {
             for c in 0..chunks.count() {
                 let tiles = chunks.get(c);
                 self.x.transform(tiles.clone(), input, x);
-                for (output, products) in products.chunks_exact_mut(size).enumerate() {
+                for (output, products) in products.chunks_exact_mut(of_products).enumerate() {
                     self.dy.transform(tiles.clone(), output, dy);
-                    self.multiply(tiles.len(), (input, output), x, dy, products, c > 0);
+                    let pair = self.pair(input, output);
+                    self.multiply(tiles.len(), pair, x, dy, products, c > 0);
                 }
             }
-            for (output, products) in products.chunks_exact(size).enumerate() {
-                self.output(input, output, products, transposed, false, dw);
+            for (output, products) in products.chunks_exact(of_products).enumerate() {
+                self.output(self.pair(input, output), products, transposed, false, dw);
             }
         });
     }
 
-    /// For many channels.
+    /// For many channels: first the tiles of a group are transformed, and then multiplied.
     fn step_by_step(&self, dw: &mut [f32], accumulate: bool) {
-        let (ins, outs) = self.panels();
-        let most = [CHUNK, GROUP / ins.max(outs)];
-        let [chunk, group] = most.map(|most| self.x.stride.tiles(most));
+        let (ins, outs) = (self.ins(), self.outs());
+        let chunk = self.x.stride.tiles(CHUNK);
+        let group = self.x.stride.tiles(GROUP / ins.max(outs));
         let groups = Chunks::new(0..self.x.tiling.tiles(), group.max(1));
         let mut cut = *self;
         if ins * outs < ENOUGH {
@@ -115,37 +133,39 @@ impl Gradient<'_> {
 
     /// Transforms a group's tiles, then multiplies them.
     fn group_by_group(&self, dw: &mut [f32], accumulate: bool, groups: Chunks, chunk: usize) {
-        let (ins, outs) = self.panels();
+        let (ins, outs) = (self.ins(), self.outs());
         let dw = Disjoint::new(dw);
         let most = (ins + outs) * groups.size.div_ceil(chunk) * self.points(chunk);
         common([most], |[points]| {
             for g in 0..groups.count() {
                 let chunks = Chunks::new(groups.get(g), chunk);
-                let (one, n) = (self.points(chunks.size), chunks.count());
-                let points = &mut points[..(ins + outs) * n * one];
-                for_each_chunk(points, one, |i, block| {
+                let n = chunks.count();
+                let size = self.points(chunks.size);
+                let points = &mut points[..(ins + outs) * n * size];
+                for_each_chunk(points, size, |i, block| {
                     self.transform(chunks.get(i % n), i / n, block);
                 });
-                let of = |panel, c| &points[(panel * n + c) * one..][..one];
+                let block = |panel, c| &points[(panel * n + c) * size..][..size];
                 for_each(ins * outs, |i| {
                     let (input, output) = (i / outs, i % outs);
+                    let pair = self.pair(input, output);
                     own([self.products(), TRANSPOSED], |[products, transposed]| {
                         for c in 0..n {
-                            let (x, dy, tiles) = (of(input, c), of(ins + output, c), chunks.get(c));
-                            self.multiply(tiles.len(), (input, output), x, dy, products, c > 0);
+                            let x = block(input, c);
+                            let dy = block(ins + output, c);
+                            self.multiply(chunks.get(c).len(), pair, x, dy, products, c > 0);
                         }
-                        let accumulate = accumulate || g > 0;
-                        self.output(input, output, products, transposed, accumulate, &dw);
+                        self.output(pair, products, transposed, accumulate || g > 0, &dw);
                     });
                 });
             }
         });
     }
 
+    /// Transforms products to the gradients of weights.
     fn output(
         &self,
-        input: usize,
-        output: usize,
+        pair: Pair,
         products: &[f32],
         transposed: &mut [f32],
         accumulate: bool,
@@ -155,11 +175,7 @@ impl Gradient<'_> {
             block: products,
             stride: self.x.stride,
             transposed,
-            pair: Pair {
-                output: self.dy.channels.get(output),
-                input: self.x.channels.get(input),
-                inputs: self.x.channels.channels,
-            },
+            pair,
             accumulate,
             weight: dw,
         });
@@ -169,21 +185,21 @@ impl Gradient<'_> {
     fn multiply(
         &self,
         tiles: usize,
-        (input, output): (usize, usize),
+        pair: Pair,
         x: &[f32],
         dy: &[f32],
         products: &mut [f32],
         accumulate: bool,
     ) {
-        let input = self.x.channels.get(input);
         dispatch(Multiply {
             planes: self.x.stride.planes(),
             gradient: true,
-            rows: input.channels,
+            rows: pair.input.channels,
             depth: tiles,
-            width: self.dy.channels.get(output).width(),
+            width: pair.output.width(),
             a: x,
-            strides: (1, input.width()),
+            a_row_stride: 1,
+            a_column_stride: pair.input.width(),
             b: dy,
             c: products,
             accumulate,

@@ -33,7 +33,7 @@ pub(super) fn block(planes: usize, rows: usize, width: usize) -> usize {
 }
 
 /// For each point c (rows × width) = a · b, or += where `accumulate`: a is rows × depth with any
-/// strides, b is depth × width.
+/// strides, b is depth × width, row after row.
 pub(super) struct Multiply<'a> {
     pub(super) planes: Planes,
     /// c are gradients of weights: points with the same weights are summed. Otherwise b are weights.
@@ -43,7 +43,10 @@ pub(super) struct Multiply<'a> {
     /// Whole vectors.
     pub(super) width: usize,
     pub(super) a: &'a [f32],
-    pub(super) strides: (usize, usize),
+    /// Floats from row to row of a.
+    pub(super) a_row_stride: usize,
+    /// Floats from column to column of a.
+    pub(super) a_column_stride: usize,
     pub(super) b: &'a [f32],
     pub(super) c: &'a mut [f32],
     pub(super) accumulate: bool,
@@ -54,39 +57,45 @@ impl WithSimd for Multiply<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let gradient = self.gradient;
-        let b_and_c = |points: usize, weights: usize| {
-            if gradient {
-                (points, weights)
-            } else {
-                (weights, points)
-            }
-        };
         let points = self.planes.points.pow(2);
-        let (in_b, in_c) = b_and_c(points, self.planes.weights.pow(2));
-        let (a_plane, b_plane) = (self.a.len() / points, self.b.len() / in_b);
-        let c_plane = self.c.len() / in_c;
+        let weights = self.planes.weights.pow(2);
+        // of b and c one are the weights or their gradients, and the other has a plane for each point
+        let (b_planes, c_planes) = if self.gradient {
+            (points, weights)
+        } else {
+            (weights, points)
+        };
+        let a_plane = self.a.len() / points;
+        let b_plane = self.b.len() / b_planes;
+        let c_plane = self.c.len() / c_planes;
         for point in 0..points {
             let (weights, is_first) = self.planes.weights_of(point);
-            let (of_b, of_c) = b_and_c(point, weights);
+            let (in_b, in_c) = if self.gradient {
+                (point, weights)
+            } else {
+                (weights, point)
+            };
             let a = &self.a[point * a_plane..][..a_plane];
-            let b = &self.b[of_b * b_plane..][..b_plane];
-            let c = &mut self.c[of_c * c_plane..][..c_plane];
-            let last = (self.rows - 1) * self.strides.0 + (self.depth - 1) * self.strides.1;
-            let (of_b, of_c) = (self.depth * self.width, self.rows * self.width);
+            let b = &self.b[in_b * b_plane..][..b_plane];
+            let c = &mut self.c[in_c * c_plane..][..c_plane];
+            let last_row = (self.rows - 1) * self.a_row_stride;
+            let last_of_a = last_row + (self.depth - 1) * self.a_column_stride;
+            assert!(last_of_a < a.len());
+            assert!(self.depth * self.width <= b.len());
+            assert!(self.rows * self.width <= c.len());
             assert!(self.width.is_multiple_of(Lanes::<S>::COUNT));
-            assert!(last < a.len() && of_b <= b.len() && of_c <= c.len());
             let tile = Tile {
                 depth: self.depth,
                 width: self.width,
                 a: a.as_ptr(),
-                strides: self.strides,
+                a_row_stride: self.a_row_stride,
+                a_column_stride: self.a_column_stride,
                 b: b.as_ptr(),
                 c: c.as_mut_ptr(),
-                accumulate: self.accumulate || gradient && !is_first,
+                accumulate: self.accumulate || (self.gradient && !is_first),
                 next: b.as_ptr().wrapping_add(b_plane),
             };
-            // Safety: the tiles cover `rows` rows and `width` columns, which the assertion found
+            // Safety: the tiles cover `rows` rows and `width` columns, which the assertions found
             // inside a, b and c.
             unsafe { tile.plane(Lanes(simd), self.rows) }
         }
@@ -99,7 +108,8 @@ struct Tile {
     depth: usize,
     width: usize,
     a: *const f32,
-    strides: (usize, usize),
+    a_row_stride: usize,
+    a_column_stride: usize,
     b: *const f32,
     c: *mut f32,
     accumulate: bool,
@@ -183,19 +193,19 @@ impl Tile {
                 }
                 let vectors: [S::f32s; N] = *b.cast();
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    let factor = simd.splat_f32s(*a.add(r * self.strides.0));
+                    let factor = simd.splat_f32s(*a.add(r * self.a_row_stride));
                     for (sum, v) in sums.iter_mut().zip(vectors) {
                         *sum = simd.mul_add_e_f32s(factor, v, *sum);
                     }
                 }
-                a = a.wrapping_add(self.strides.1);
+                a = a.wrapping_add(self.a_column_stride);
                 b = b.wrapping_add(self.width);
             }
             for (r, sums) in sums.iter().enumerate() {
                 *self.c.add(r * self.width).cast() = *sums;
             }
         }
-        self.a = self.a.wrapping_add(M * self.strides.0);
+        self.a = self.a.wrapping_add(M * self.a_row_stride);
         self.c = self.c.wrapping_add(M * self.width);
     }
 }

@@ -173,8 +173,9 @@ impl<S: Simd> Lanes<S> {
             return;
         }
         let simd = self.0;
-        let bit = simd.splat_u32s(HALF as u32);
-        let bit = simd.and_u32s(S::as_simd_u32s(&NUMBERS[..N]).0[0], bit);
+        // lanes whose number has this bit are in the right half of a square
+        let numbers = S::as_simd_u32s(&NUMBERS[..N]).0[0];
+        let bit = simd.and_u32s(numbers, simd.splat_u32s(HALF as u32));
         let left = simd.equal_u32s(bit, simd.splat_u32s(0));
         for i in 0..N / 2 {
             let r = i / HALF * 2 * HALF + i % HALF;

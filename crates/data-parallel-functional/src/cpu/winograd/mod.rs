@@ -42,7 +42,7 @@ pub(crate) fn fits(g: &Geometry) -> bool {
         2 if g.padding == 1 && is_full(g) => FEWEST_STRIDED,
         _ => return false,
     };
-    g.kernel == (3, 3) && g.channels.min(g.out_channels) >= fewest
+    g.square_kernel() == Some(3) && g.channels.min(g.out_channels) >= fewest
 }
 
 /// Whether the tiles of stride 2, of 81 products each, save a quarter of the 9 products of an output.
@@ -108,7 +108,8 @@ pub(crate) fn forward(
         weight,
         flipped: false,
         outputs: Panels::new(g.out_channels),
-        size: (g.out_height, g.out_width),
+        height: g.out_height,
+        width: g.out_width,
         bias,
         relu,
         accumulate: false,
@@ -146,7 +147,8 @@ pub(crate) fn backward_x(
         weight,
         flipped: true,
         outputs: Panels::new(g.channels),
-        size: (g.height, g.width),
+        height: g.height,
+        width: g.width,
         bias: None,
         relu: false,
         accumulate,

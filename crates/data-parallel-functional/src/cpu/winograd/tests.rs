@@ -3,12 +3,16 @@
 use super::*;
 use crate::cpu::case::{Case, LENET, on_all_instructions};
 
+/// A case with images of so many rows and columns, and so many channels before and behind the convolution.
 fn case(batch: usize, size: (usize, usize), channels: (usize, usize)) -> Case {
     Case {
         batch,
-        size,
-        channels,
-        kernel: (3, 3),
+        height: size.0,
+        width: size.1,
+        channels: channels.0,
+        out_channels: channels.1,
+        kernel_height: 3,
+        kernel_width: 3,
         padding: 1,
         pool: 1,
         relu: false,
@@ -100,8 +104,8 @@ fn im2col_does_the_rest() {
     assert!(fits(&strided.geometry()));
     let changes: [fn(&mut Case); 3] = [
         |c| c.padding = 0,
-        |c| c.channels = (8, 100),
-        |c| c.size = (11, 12),
+        |c| c.channels = 8,
+        |c| (c.height, c.width) = (11, 12),
     ];
     for other in changes.map(|change| strided.but(change)) {
         assert!(!fits(&other.geometry()), "{other:?}");
@@ -110,8 +114,8 @@ fn im2col_does_the_rest() {
         |c| c.stride = 2,
         |c| c.stride = 3,
         |c| c.padding = 3,
-        |c| c.kernel = (1, 1),
-        |c| c.channels = (7, 64),
+        |c| (c.kernel_height, c.kernel_width) = (1, 1),
+        |c| (c.channels, c.out_channels) = (7, 64),
     ];
     for other in changes.map(|change| fit.but(change)) {
         assert!(!fits(&other.geometry()), "{other:?}");

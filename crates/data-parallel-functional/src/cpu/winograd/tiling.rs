@@ -4,6 +4,9 @@ use super::kernel::{self, Planes};
 use crate::cpu::vector::VECTOR;
 use std::ops::Range;
 
+/// Rows of outputs in a tile, and columns.
+pub(super) const TILE: usize = 4;
+
 /// The most channels of a panel.
 pub(super) const PANEL: usize = 64;
 
@@ -117,7 +120,7 @@ impl Panel {
     }
 }
 
-/// How a batch of images of outputs is cut into tiles of 4 × 4.
+/// How a batch of images of outputs is cut into tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Tiling {
     pub(super) batch: usize,
@@ -127,16 +130,31 @@ pub(super) struct Tiling {
 
 impl Tiling {
     pub(super) fn tiles(&self) -> usize {
-        self.batch * self.height.div_ceil(4) * self.width.div_ceil(4)
+        self.batch * self.height.div_ceil(TILE) * self.width.div_ceil(TILE)
     }
 
-    /// The sample of a tile, and its first row and column.
     #[inline(always)]
-    pub(super) fn place(&self, tile: usize) -> (usize, usize, usize) {
-        let (down, across) = (self.height.div_ceil(4), self.width.div_ceil(4));
+    pub(super) fn place(&self, tile: usize) -> Place {
+        let down = self.height.div_ceil(TILE);
+        let across = self.width.div_ceil(TILE);
+        // rows of tiles are numbered through the batch
         let (row, column) = (tile / across, tile % across);
-        (row / down, row % down * 4, column * 4)
+        Place {
+            sample: row / down,
+            top: row % down * TILE,
+            left: column * TILE,
+        }
     }
+}
+
+/// Where a tile, or its window, begins.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) sample: usize,
+    /// The first row in the sample.
+    pub(super) top: usize,
+    /// The first column in the sample.
+    pub(super) left: usize,
 }
 
 /// A range of tiles in chunks of about the same size.

@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, nine, six};
 use super::lanes::Lanes;
-use super::tiling::{PANEL, Panel, Panels, Stride, Tiling};
+use super::tiling::{PANEL, Panel, Panels, Place, Stride, TILE, Tiling};
 use crate::cpu::simd::dispatch;
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{first, load, store};
@@ -35,32 +35,35 @@ pub(super) struct Images<'a> {
 }
 
 impl Images<'_> {
-    /// The sample of a tile, and the first row and column of its window. Those in the padding above and to the
-    /// left are huge.
+    /// Where the window of a tile begins. Rows and columns in the padding above and to the left are huge.
     #[inline(always)]
-    fn place(&self, tile: usize) -> (usize, usize, usize) {
-        let (sample, top, left) = self.tiling.place(tile);
+    fn place(&self, tile: usize) -> Place {
+        let Place { sample, top, left } = self.tiling.place(tile);
         let step = match self.role {
             Role::Inputs => self.stride.pixels(),
             Role::ForInputs | Role::ForWeight => 1,
         };
         let first = |at: usize| (at * step).wrapping_sub(self.padding);
-        (sample, first(top), first(left))
+        Place {
+            sample,
+            top: first(top),
+            left: first(left),
+        }
     }
 
     /// Whether the N × N window of a tile lies inside of its image.
     #[inline(always)]
     fn contains<const N: usize>(&self, tile: usize) -> bool {
-        let (_, top, left) = self.place(tile);
+        let place = self.place(tile);
         let fits = |first: usize, all: usize| first < all && first + N <= all;
-        fits(top, self.height) && fits(left, self.width)
+        fits(place.top, self.height) && fits(place.left, self.width)
     }
 
     /// Where the channels from `channel` on of each pixel of a window are; zeros where the image has none.
     #[inline(always)]
     fn window<const N: usize>(&self, tile: usize, channel: usize) -> [[*const f32; N]; N] {
         static ZEROS: [f32; PANEL] = [0.; PANEL];
-        let (sample, top, left) = self.place(tile);
+        let Place { sample, top, left } = self.place(tile);
         let mut window = [[ZEROS.as_ptr(); N]; N];
         for (i, row) in window.iter_mut().enumerate() {
             let y = top.wrapping_add(i);
@@ -139,13 +142,14 @@ impl ToPoints<'_> {
         }
     }
 
-    /// Where all vectors of channels are `WHOLE`, or where not.
+    /// Transforms the tiles. All vectors of channels are whole, or not all are.
     #[inline(always)]
     fn run<S: Simd, T: Axis<N, M>, const N: usize, const M: usize, const WHOLE: bool>(
         self,
         simd: Lanes<S>,
     ) {
-        let (plane, width) = (self.block.len() / (M * M), self.panel.width());
+        let plane = self.block.len() / (M * M);
+        let width = self.panel.width();
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
             let border = if self.images.contains::<N>(tile) {
@@ -175,7 +179,8 @@ impl ToPoints<'_> {
         tile: usize,
         k: usize,
     ) -> impl Fn(usize) -> [S::f32s; N] {
-        let (images, (sample, top, left)) = (&self.images, self.images.place(tile));
+        let images = &self.images;
+        let Place { sample, top, left } = images.place(tile);
         let lanes = Lanes::<S>::COUNT.min(self.panel.channels - k);
         #[inline(always)]
         move |i| {
@@ -219,7 +224,7 @@ impl ToPoints<'_> {
     #[inline(always)]
     fn prefetch<S: Simd, const N: usize>(&self, simd: Lanes<S>, tile: usize, k: usize) {
         let images = &self.images;
-        let (sample, top, left) = images.place(tile);
+        let Place { sample, top, left } = images.place(tile);
         for i in 0..N {
             let first = images.at(sample, top.wrapping_add(i), left, self.panel.first + k);
             let first = images.data.as_ptr().wrapping_add(first);
@@ -242,8 +247,10 @@ pub(super) struct ToImages<'a> {
     pub(super) stride: Stride,
     /// The images are gradients of inputs, not outputs.
     pub(super) inputs: bool,
-    /// Rows and columns of an image.
-    pub(super) size: (usize, usize),
+    /// Rows of an image.
+    pub(super) height: usize,
+    /// Columns of an image.
+    pub(super) width: usize,
     /// Where the panel's outputs begin.
     pub(super) start: &'a [f32],
     pub(super) relu: bool,
@@ -259,8 +266,9 @@ struct Spot {
     first: usize,
     /// Floats between rows.
     row: usize,
-    /// How much of the image there is from the first pixel on.
+    /// Rows of the image from the first pixel on.
     height: usize,
+    /// Columns of the image from the first pixel on.
     width: usize,
 }
 
@@ -281,10 +289,12 @@ impl ToImages<'_> {
     /// With tiles of N × N pixels.
     #[inline(always)]
     fn run<S: Simd, T: Axis<M, N>, const M: usize, const N: usize>(self, simd: Lanes<S>) {
-        let (plane, width) = (self.block.len() / (M * M), self.panel.width());
+        let plane = self.block.len() / (M * M);
+        let width = self.panel.width();
         let last = self.tiles.end - 1;
         for (row, tile) in self.tiles.clone().enumerate() {
-            let (spot, next) = (self.spot::<N>(tile), self.spot::<N>((tile + 1).min(last)));
+            let spot = self.spot::<N>(tile);
+            let next = self.spot::<N>((tile + 1).min(last));
             for k in (0..self.panel.channels).step_by(Lanes::<S>::COUNT) {
                 let points = simd.square(self.block, row * width + k, plane);
                 self.prefetch::<S, N>(simd, next, k);
@@ -297,16 +307,16 @@ impl ToImages<'_> {
 
     #[inline(always)]
     fn spot<const N: usize>(&self, tile: usize) -> Spot {
-        let (sample, top, left) = self.tiling.place(tile);
-        // tiles are counted in outputs, 4 × 4 of them
-        let (top, left) = (top * N / 4, left * N / 4);
-        let (height, width) = self.size;
-        let pixel = (sample * height + top) * width + left;
+        let place = self.tiling.place(tile);
+        // places are counted in outputs
+        let top = place.top * N / TILE;
+        let left = place.left * N / TILE;
+        let pixel = (place.sample * self.height + top) * self.width + left;
         Spot {
             first: pixel * self.channels + self.panel.first,
-            row: width * self.channels,
-            height: height - top,
-            width: width - left,
+            row: self.width * self.channels,
+            height: self.height - top,
+            width: self.width - left,
         }
     }
 
@@ -342,9 +352,9 @@ impl ToImages<'_> {
                 } else {
                     start
                 };
-                let v = simd.add(v, before);
-                let v = if self.relu { simd.positive(v) } else { v };
-                store(simd.0, to, v);
+                let sum = simd.add(v, before);
+                let result = if self.relu { simd.positive(sum) } else { sum };
+                store(simd.0, to, result);
             }
         }
     }

@@ -82,10 +82,11 @@ impl ToBlock<'_> {
         }
     }
 
-    /// Past the last channel come zeros.
+    /// Brings each tap's weights of neighbouring outputs together. Past the last channel come zeros.
     #[inline(always)]
     fn transpose<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, first: usize) {
-        let (outputs, taps) = (self.pair.output.channels, self.pair.some(first) * 9);
+        let outputs = self.pair.output.channels;
+        let taps = self.pair.some(first) * 9;
         for o in (0..outputs).step_by(N) {
             for tap in (0..TAPS).step_by(N) {
                 let mut square = [simd.zero(); N];
@@ -104,7 +105,7 @@ impl ToBlock<'_> {
         }
     }
 
-    /// Output `o`'s weights that are transposed next, or would be: those of the next inputs.
+    /// Has output `o`'s weights brought to the cache that are transposed next, or would be: those of the next inputs.
     #[inline(always)]
     fn prefetch<S: Simd>(&self, simd: Lanes<S>, o: usize, first: usize) {
         let next = self.pair.start(o, first + SOME);
@@ -113,10 +114,11 @@ impl ToBlock<'_> {
         }
     }
 
-    /// The block's rows of some inputs.
+    /// Transforms the block's rows of some inputs.
     #[inline(always)]
     fn inputs<S: Simd>(&mut self, simd: Lanes<S>, first: usize) {
-        let (outputs, width) = (self.pair.output.channels, self.pair.output.width());
+        let outputs = self.pair.output.channels;
+        let width = self.pair.output.width();
         for i in 0..self.pair.some(first) {
             for o in (i..outputs).step_by(SOME) {
                 self.prefetch(simd, o, first);
@@ -131,7 +133,8 @@ impl ToBlock<'_> {
         }
     }
 
-    /// Some columns of the block's rows of outputs: the other way round again.
+    /// Transforms some columns of the block's rows of outputs. In `transposed` the outputs lie side by side, in the block
+    /// the inputs do: so each square is transposed again.
     #[inline(always)]
     fn outputs<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, first: usize) {
         let width = self.pair.input.width();
@@ -140,7 +143,8 @@ impl ToBlock<'_> {
                 let mut squares = [[[simd.zero(); N]; 3]; 3];
                 for (y, squares) in squares.iter_mut().enumerate() {
                     for (x, square) in squares.iter_mut().enumerate() {
-                        let at = (i * 9 + 8 - y * 3 - x) * PANEL + o;
+                        let flipped_tap = 8 - (y * 3 + x);
+                        let at = (i * 9 + flipped_tap) * PANEL + o;
                         *square = simd.transpose(simd.gather(self.transposed, at, 9 * PANEL));
                     }
                 }
@@ -183,7 +187,7 @@ impl ToBlock<'_> {
     }
 }
 
-/// Transforms a block of gradients, rows of inputs with all outputs, to those of the weights.
+/// Transforms a block of gradients, rows of inputs with all outputs, to the gradients of the weights.
 pub(super) struct OfBlock<'a> {
     pub(super) block: &'a [f32],
     pub(super) transposed: &'a mut [f32],
@@ -224,7 +228,8 @@ impl OfBlock<'_> {
     #[inline(always)]
     fn taps<S: Simd, T: Axis<6, 3>>(&mut self, simd: Lanes<S>, first: usize) {
         let plane = self.block.len() / WEIGHTS;
-        let (outputs, width) = (self.pair.output.channels, self.pair.output.width());
+        let outputs = self.pair.output.channels;
+        let width = self.pair.output.width();
         for i in 0..self.pair.some(first) {
             // the gradients that `transpose` writes lie far apart
             for o in (i..outputs).step_by(SOME) {
@@ -245,7 +250,8 @@ impl OfBlock<'_> {
 
     #[inline(always)]
     fn transpose<S: Simd, const N: usize>(&mut self, simd: Lanes<S>, first: usize) {
-        let (outputs, taps) = (self.pair.output.channels, self.pair.some(first) * 9);
+        let outputs = self.pair.output.channels;
+        let taps = self.pair.some(first) * 9;
         for o in (0..outputs).step_by(N) {
             for tap in (0..taps).step_by(N) {
                 let square: [_; N] = simd.gather(self.transposed, tap * PANEL + o, PANEL);

@@ -13,10 +13,10 @@ use crate::cpu::sums::SUMS;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use std::ops::Range;
 
-/// The most tiles of a chunk: all that belongs to it stays in the second-level cache.
+/// The most tiles of a chunk of the forward pass: all that belongs to it stays in the second-level cache.
 const CHUNK: usize = 32;
 
-/// The same of backward, where more belongs to it.
+/// The most tiles of a chunk of the backward pass, where more belongs to each.
 const CHUNK_BACKWARD: usize = 16;
 
 /// The fewest samples of a partial sum.
@@ -32,28 +32,30 @@ impl Pooled {
         y: &mut [f32],
         positive: &mut [f32],
     ) {
-        let (inputs, outputs) = (self.g.channels, self.g.out_channels);
-        let (wide_in, wide_out) = self.widths();
+        let inputs = self.g.channels;
+        let (in_width, out_width) = (self.in_width(), self.out_width());
         let no_bias = [0.; MANY];
-        let bias = bias.unwrap_or(&no_bias[..outputs]);
+        let bias = bias.unwrap_or(&no_bias[..self.g.out_channels]);
         // a weight that is not finite makes no zero of zeros
         let zeros = weight.iter().all(|w| w.is_finite()).then_some(x);
         let chunks = Chunks::new(0..self.g.batch * self.tiles(), CHUNK);
-        let lengths = [block(chunks.size, wide_in), block(chunks.size, wide_out)];
+        let lengths = [block(chunks.size, in_width), block(chunks.size, out_width)];
         let (y, positive) = (Disjoint::new(y), Disjoint::new(positive));
-        common([block(inputs, wide_out)], |[weights]| {
+        common([block(inputs, out_width)], |[weights]| {
             self.transform_weights(weight, false, weights);
             for_each(chunks.count(), |c| {
+                let tiles = chunks.get(c);
                 own(lengths, |[points, products]| {
-                    self.transform(chunks.get(c), x, points);
+                    self.transform(tiles.clone(), x, points);
                     dispatch(Multiply {
                         planes: PLANES,
                         gradient: false,
-                        rows: chunks.get(c).len(),
+                        rows: tiles.len(),
                         depth: inputs,
-                        width: wide_out,
+                        width: out_width,
                         a: points,
-                        strides: (wide_in, 1),
+                        a_row_stride: in_width,
+                        a_column_stride: 1,
                         b: weights,
                         c: products,
                         accumulate: false,
@@ -61,7 +63,7 @@ impl Pooled {
                     dispatch(ToOutputs {
                         pooled: self,
                         products,
-                        tiles: chunks.get(c),
+                        tiles,
                         bias,
                         zeros,
                         y: &y,
@@ -72,7 +74,7 @@ impl Pooled {
         });
     }
 
-    /// The inputs of some tiles.
+    /// Transforms the inputs of some tiles to points.
     fn transform(&self, tiles: Range<usize>, x: &[f32], points: &mut [f32]) {
         dispatch(ToPoints {
             pooled: self,
@@ -82,27 +84,36 @@ impl Pooled {
         });
     }
 
-    /// The weights as rows of inputs with all outputs, for the convolution, or as rows of outputs
-    /// with all inputs, for the gradient of its input.
+    /// Transforms the weights: to rows of inputs with all outputs, for the convolution, or `backwards` to rows of
+    /// outputs with all inputs, for the gradient of its input.
     fn transform_weights(&self, weight: &[f32], backwards: bool, to: &mut [f32]) {
-        let ((inputs, outputs), widths) = ((self.g.channels, self.g.out_channels), self.widths());
-        let of_output = inputs * TAPS;
-        let (rows, row_step, channels, step, width) = if backwards {
-            (outputs, of_output, inputs, TAPS, widths.0)
-        } else {
-            (inputs, TAPS, outputs, of_output, widths.1)
-        };
+        // the weight is (O, I, 5, 5)
+        let from_input_to_input = TAPS;
+        let from_output_to_output = self.g.channels * TAPS;
         let to = Disjoint::new(to);
-        for_each(rows, |row| {
-            dispatch(ToBlock {
-                weight: &weight[row * row_step..],
-                step,
-                channels,
-                width,
-                row,
-                block: &to,
+        if backwards {
+            for_each(self.g.out_channels, |output| {
+                dispatch(ToBlock {
+                    weight: &weight[output * from_output_to_output..],
+                    step: from_input_to_input,
+                    channels: self.g.channels,
+                    width: self.in_width(),
+                    row: output,
+                    block: &to,
+                });
             });
-        });
+        } else {
+            for_each(self.g.channels, |input| {
+                dispatch(ToBlock {
+                    weight: &weight[input * from_input_to_input..],
+                    step: from_output_to_output,
+                    channels: self.g.out_channels,
+                    width: self.out_width(),
+                    row: input,
+                    block: &to,
+                });
+            });
+        }
     }
 }
 
@@ -120,18 +131,18 @@ impl Backward<'_> {
     /// Overwrites all gradients. `dx` is None where it is not wanted.
     pub(super) fn run(&self, dx: Option<&mut [f32]>, dw: &mut [f32], db: &mut [f32]) {
         let g = &self.pooled.g;
-        let (wide_in, wide_out) = self.pooled.widths();
         let groups = Chunks::new(0..g.batch, g.batch.div_ceil(SUMS).max(SAMPLES));
         let wanted = dx.is_some();
-        let (sample, turned) = if wanted {
-            (g.sample(), block(g.out_channels, wide_in))
+        // floats of a sample of dx, and of the weights that dx takes
+        let (sample, of_weights) = if wanted {
+            (g.sample(), block(g.out_channels, self.pooled.in_width()))
         } else {
             (0, 0)
         };
         let dx = Disjoint::new(dx.unwrap_or_default());
         // a group's sums: rows of taps, and the bias in the last one
-        let size = (g.channels * TAPS + 1) * wide_out;
-        common([turned, groups.count() * size], |[weights, sums]| {
+        let size = (g.channels * TAPS + 1) * self.pooled.out_width();
+        common([of_weights, groups.count() * size], |[weights, sums]| {
             if wanted {
                 self.pooled.transform_weights(self.weight, true, weights);
             }
@@ -145,21 +156,20 @@ impl Backward<'_> {
         });
     }
 
-    /// Some samples' part of the gradients. `dx` is theirs, or empty.
+    /// Computes some samples' part of the gradients. `dx` is theirs, or empty.
     fn group(&self, samples: Range<usize>, weights: &[f32], dx: &mut [f32], sums: &mut [f32]) {
-        let (p, g) = (self.pooled, &self.pooled.g);
-        let (wide_in, wide_out) = p.widths();
-        let chunks = Chunks::new(
-            samples.start * p.tiles()..samples.end * p.tiles(),
-            CHUNK_BACKWARD,
-        );
-        let (dw, db) = sums.split_at_mut(g.channels * TAPS * wide_out);
+        let p = self.pooled;
+        let inputs = p.g.channels;
+        let (in_width, out_width) = (p.in_width(), p.out_width());
+        let tiles = samples.start * p.tiles()..samples.end * p.tiles();
+        let chunks = Chunks::new(tiles, CHUNK_BACKWARD);
+        let (dw, db) = sums.split_at_mut(inputs * TAPS * out_width);
         db.fill(0.);
         let lengths = [
-            block(chunks.size, wide_in),
-            block(chunks.size, wide_out),
-            block(g.channels, wide_out),
-            if dx.is_empty() { 0 } else { p.canvas().1 },
+            block(chunks.size, in_width),
+            block(chunks.size, out_width),
+            block(inputs, out_width),
+            if dx.is_empty() { 0 } else { p.canvas() },
         ];
         own(lengths, |[points, gradients, products, canvas]| {
             for c in 0..chunks.count() {
@@ -173,12 +183,14 @@ impl Backward<'_> {
                     points: gradients,
                     db,
                 });
-                self.add_dw(tiles.len(), points, gradients, products, c > 0);
+                self.multiply_gradients(tiles.len(), points, gradients, products, c > 0);
                 if !dx.is_empty() {
-                    self.inputs(tiles.len(), gradients, weights, points);
+                    // the points of x have been used: their place is free
+                    let products = &mut *points;
+                    self.multiply_weights(tiles.len(), gradients, weights, products);
                     dispatch(ToInputs {
                         pooled: p,
-                        products: points,
+                        products,
                         tiles,
                         first: samples.start,
                         canvas,
@@ -188,8 +200,8 @@ impl Backward<'_> {
             }
             dispatch(OfBlock {
                 block: products,
-                inputs: g.channels,
-                width: wide_out,
+                inputs,
+                width: out_width,
                 taps: dw,
             });
         });
@@ -197,7 +209,7 @@ impl Backward<'_> {
 
     /// products (inputs × outputs) = or += points (tiles × inputs), transposed, · gradients (tiles ×
     /// outputs)
-    fn add_dw(
+    fn multiply_gradients(
         &self,
         tiles: usize,
         points: &[f32],
@@ -205,15 +217,15 @@ impl Backward<'_> {
         products: &mut [f32],
         accumulate: bool,
     ) {
-        let (wide_in, wide_out) = self.pooled.widths();
         dispatch(Multiply {
             planes: PLANES,
             gradient: true,
             rows: self.pooled.g.channels,
             depth: tiles,
-            width: wide_out,
+            width: self.pooled.out_width(),
             a: points,
-            strides: (1, wide_in),
+            a_row_stride: 1,
+            a_column_stride: self.pooled.in_width(),
             b: gradients,
             c: products,
             accumulate,
@@ -221,16 +233,22 @@ impl Backward<'_> {
     }
 
     /// products (tiles × inputs) = gradients (tiles × outputs) · weights (outputs × inputs)
-    fn inputs(&self, tiles: usize, gradients: &[f32], weights: &[f32], products: &mut [f32]) {
-        let (wide_in, wide_out) = self.pooled.widths();
+    fn multiply_weights(
+        &self,
+        tiles: usize,
+        gradients: &[f32],
+        weights: &[f32],
+        products: &mut [f32],
+    ) {
         dispatch(Multiply {
             planes: PLANES,
             gradient: false,
             rows: tiles,
             depth: self.pooled.g.out_channels,
-            width: wide_in,
+            width: self.pooled.in_width(),
             a: gradients,
-            strides: (wide_out, 1),
+            a_row_stride: self.pooled.out_width(),
+            a_column_stride: 1,
             b: weights,
             c: products,
             accumulate: false,
@@ -239,7 +257,8 @@ impl Backward<'_> {
 
     /// Adds the groups' sums, in PyTorch's layout.
     fn sum(&self, sums: &[f32], size: usize, dw: &mut [f32], db: &mut [f32]) {
-        let (inputs, width) = (self.pooled.g.channels, self.pooled.widths().1);
+        let inputs = self.pooled.g.channels;
+        let width = self.pooled.out_width();
         let dw = Disjoint::new(dw);
         for_each(inputs, |i| {
             let mut total = [0.; TAPS * MANY];

@@ -1,14 +1,24 @@
 //! The sizes of a convolution with pooling: its windows, tiles, blocks and canvas.
 
 use super::super::kernel::{self, Planes};
+use super::super::tiling::Place;
 use crate::cpu::vector::VECTOR;
 use crate::descriptors::convolution::{Convolution, Geometry};
 
-/// The planes of a block: 8 × 8 points.
-pub(super) const POINTS: usize = 64;
+/// Rows of the kernel, and its columns.
+pub(super) const KERNEL: usize = 5;
+/// Rows of a window, and its columns.
+pub(super) const WINDOW: usize = 2;
+/// Rows of the convolution's outputs in a tile, and columns: those of two windows.
+pub(super) const TILE: usize = 2 * WINDOW;
+/// Rows of the inputs that a tile's outputs see, and columns. A tile has as many points.
+pub(super) const SEEN: usize = TILE + KERNEL - 1;
+
+/// The planes of a block, one for each point.
+pub(super) const POINTS: usize = SEEN * SEEN;
 pub(super) const PLANES: Planes = Planes {
-    points: 8,
-    weights: 8,
+    points: SEEN,
+    weights: SEEN,
 };
 
 /// The fewest input channels for which it pays.
@@ -22,62 +32,96 @@ pub(super) const LARGEST: usize = 1 << 20;
 /// window of 2 × 2: y (B, ⌊(H − 4) / 2⌋, ⌊(W − 4) / 2⌋, O).
 pub(crate) struct Pooled {
     pub(super) g: Geometry,
-    /// Windows down and across.
-    pub(super) windows: (usize, usize),
+    /// Rows of windows, which are the rows of y.
+    pub(super) windows_down: usize,
+    /// Columns of windows, which are the columns of y.
+    pub(super) windows_across: usize,
 }
 
 impl Pooled {
     /// None where another algorithm has to do it.
     pub(crate) fn new(op: &Convolution) -> Option<Self> {
         let g = op.geometry;
-        let windows = (g.out_height / 2, g.out_width / 2);
-        let fits = (g.kernel, g.stride, g.padding, op.relu, op.pool) == ((5, 5), 1, 0, true, 2);
+        let pooled = Self {
+            g,
+            windows_down: g.out_height / WINDOW,
+            windows_across: g.out_width / WINDOW,
+        };
+        let convolves = g.square_kernel() == Some(KERNEL) && g.stride == 1 && g.padding == 0;
+        let fits = convolves && op.relu && op.pool == WINDOW;
         let pays = (FEW..=MANY).contains(&g.channels) && g.out_channels <= MANY;
-        let pooled = Self { g, windows };
-        let small = windows.0 * windows.1 > 0 && pooled.canvas().1 <= LARGEST;
-        (fits && pays && small).then_some(pooled)
+        let has_windows = pooled.windows_down > 0 && pooled.windows_across > 0;
+        let has_room = pooled.canvas() <= LARGEST;
+        (fits && pays && has_windows && has_room).then_some(pooled)
+    }
+
+    #[inline(always)]
+    fn tiles_down(&self) -> usize {
+        self.windows_down.div_ceil(2)
+    }
+
+    #[inline(always)]
+    fn tiles_across(&self) -> usize {
+        self.windows_across.div_ceil(2)
     }
 
     /// Tiles of a sample.
     #[inline(always)]
     pub(super) fn tiles(&self) -> usize {
-        self.windows.0.div_ceil(2) * self.windows.1.div_ceil(2)
+        self.tiles_down() * self.tiles_across()
     }
 
-    /// The sample of a tile, and its first row and column.
     #[inline(always)]
-    pub(super) fn place(&self, tile: usize) -> (usize, usize, usize) {
-        let (sample, tile) = (tile / self.tiles(), tile % self.tiles());
-        let across = self.windows.1.div_ceil(2);
-        (sample, tile / across * 4, tile % across * 4)
+    pub(super) fn place(&self, tile: usize) -> Place {
+        let in_sample = tile % self.tiles();
+        Place {
+            sample: tile / self.tiles(),
+            top: in_sample / self.tiles_across() * TILE,
+            left: in_sample % self.tiles_across() * TILE,
+        }
     }
 
     /// Where in y a window of a tile begins; none where the image has none.
     #[inline(always)]
     pub(super) fn output(&self, tile: usize, row: usize, column: usize) -> Option<usize> {
-        let ((down, across), (sample, top, left)) = (self.windows, self.place(tile));
-        let (y, x) = (top / 2 + row, left / 2 + column);
-        let window = (sample * down + y) * across + x;
-        (y < down && x < across).then_some(window * self.g.out_channels)
+        let place = self.place(tile);
+        let y = place.top / WINDOW + row;
+        let x = place.left / WINDOW + column;
+        let window = (place.sample * self.windows_down + y) * self.windows_across + x;
+        let is_there = y < self.windows_down && x < self.windows_across;
+        is_there.then_some(window * self.g.out_channels)
     }
 
-    /// Rows and columns of x that a window sees.
+    /// Rows of x that windows see.
     #[inline(always)]
-    pub(super) fn seen(&self) -> (usize, usize) {
-        (2 * self.windows.0 + 4, 2 * self.windows.1 + 4)
+    pub(super) fn seen_height(&self) -> usize {
+        WINDOW * self.windows_down + KERNEL - 1
     }
 
-    /// Floats of a row of a block of inputs, and of outputs: channels as whole vectors.
-    pub(super) fn widths(&self) -> (usize, usize) {
-        let pad = |channels: usize| channels.next_multiple_of(VECTOR);
-        (pad(self.g.channels), pad(self.g.out_channels))
+    /// Columns of x that windows see.
+    #[inline(always)]
+    pub(super) fn seen_width(&self) -> usize {
+        WINDOW * self.windows_across + KERNEL - 1
     }
 
-    /// Floats of a row of the canvas, and of all of it: the inputs under a sample's tiles.
-    pub(super) fn canvas(&self) -> (usize, usize) {
-        let side = |windows: usize| windows.div_ceil(2) * 4 + 4;
-        let row = side(self.windows.1) * self.widths().0;
-        (row, side(self.windows.0) * row)
+    /// Floats of a row of a block of inputs: their channels as whole vectors.
+    pub(super) fn in_width(&self) -> usize {
+        self.g.channels.next_multiple_of(VECTOR)
+    }
+
+    /// Floats of a row of a block of outputs: their channels as whole vectors.
+    pub(super) fn out_width(&self) -> usize {
+        self.g.out_channels.next_multiple_of(VECTOR)
+    }
+
+    /// Floats of the canvas: the inputs under all tiles of a sample.
+    pub(super) fn canvas(&self) -> usize {
+        (self.tiles_down() * TILE + KERNEL - 1) * self.canvas_row()
+    }
+
+    /// Floats of a row of the canvas.
+    pub(super) fn canvas_row(&self) -> usize {
+        (self.tiles_across() * TILE + KERNEL - 1) * self.in_width()
     }
 }
 

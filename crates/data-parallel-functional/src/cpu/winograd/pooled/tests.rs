@@ -34,10 +34,13 @@ impl Case {
 
 /// Images that end anywhere in a tile, a window or a vector.
 fn cases() -> Vec<Case> {
-    let case = |batch, size, channels, bias| Case {
+    // images of so many rows and columns, and so many channels before and behind the convolution
+    let case = |batch, size: (usize, usize), channels: (usize, usize), bias| Case {
         batch,
-        size,
-        channels,
+        height: size.0,
+        width: size.1,
+        channels: channels.0,
+        out_channels: channels.1,
         bias,
         ..LENET
     };
@@ -80,7 +83,7 @@ fn no_bit_depends_on_the_rest_of_the_batch() {
 #[test]
 fn nan_stays_where_it_is_seen() {
     for side in [13, 11] {
-        let case = LENET.but(|case| case.size = (side, side));
+        let case = LENET.but(|case| (case.height, case.width) = (side, side));
         let mut t = case.tensors();
         // the last row and column are seen by no window
         for i in 0..side {
@@ -131,10 +134,10 @@ fn others_do_the_rest() {
         |c| c.pool = 3,
         |c| c.padding = 1,
         |c| c.stride = 2,
-        |c| c.channels = (7, 50),
-        |c| c.channels = (20, 65),
-        |c| c.kernel = (5, 3),
-        |c| c.size = (5, 13),
+        |c| c.channels = 7,
+        |c| c.out_channels = 65,
+        |c| c.kernel_width = 3,
+        |c| c.height = 5,
     ];
     for other in changes.map(|change| LENET.but(change)) {
         assert!(Pooled::new(&other.op()).is_none(), "{other:?}");

@@ -4,19 +4,19 @@
 use super::super::axis::Axis;
 use super::super::axis::eight::{OfWeight, ToWeight};
 use super::super::lanes::Lanes;
-use super::sizes::{POINTS, plane};
+use super::sizes::{KERNEL, POINTS, SEEN, plane};
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{VECTOR, store};
 use pulp::{Simd, WithSimd};
 
 /// Taps of a kernel.
-pub(super) const TAPS: usize = 25;
+pub(super) const TAPS: usize = KERNEL * KERNEL;
 
 /// One row of a block of weights.
 pub(super) struct ToBlock<'a> {
     /// From the row's first weight on.
     pub(super) weight: &'a [f32],
-    /// From channel to channel.
+    /// Floats from channel to channel.
     pub(super) step: usize,
     pub(super) channels: usize,
     pub(super) width: usize,
@@ -29,13 +29,14 @@ impl WithSimd for ToBlock<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (v, plane) = (Lanes(simd), self.block.len() / POINTS);
+        let v = Lanes(simd);
+        let plane = self.block.len() / POINTS;
         for k in (0..self.width).step_by(Lanes::<S>::COUNT) {
             let taps = self.taps::<S>(k);
             let rows = v.square(&taps, 0, VECTOR);
             for (x, column) in OfWeight::rows(v, rows).into_iter().enumerate() {
                 for (y, point) in OfWeight::transform(v, column).into_iter().enumerate() {
-                    let at = (y * 8 + x) * plane + self.row * self.width + k;
+                    let at = (y * SEEN + x) * plane + self.row * self.width + k;
                     // Safety: no other task has this row.
                     let to = unsafe { self.block.part(at, Lanes::<S>::COUNT) };
                     store(simd, to, point);
@@ -73,14 +74,15 @@ impl WithSimd for OfBlock<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (v, plane) = (Lanes(simd), plane(self.block));
+        let v = Lanes(simd);
+        let plane = plane(self.block);
         for i in 0..self.inputs {
             for k in (0..self.width).step_by(Lanes::<S>::COUNT) {
                 let points = v.square(self.block, i * self.width + k, plane);
                 for (x, column) in ToWeight::rows(v, points).into_iter().enumerate() {
                     let at = (i * TAPS + x) * self.width + k;
                     let column = ToWeight::transform(v, column);
-                    v.scatter(self.taps, at, 5 * self.width, column);
+                    v.scatter(self.taps, at, KERNEL * self.width, column);
                 }
             }
         }
