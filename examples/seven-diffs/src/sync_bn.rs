@@ -45,13 +45,10 @@ impl Replica {
     /// LeNet with batch norm behind its first convolution.
     fn lenet(&self, x: &Tensor) -> Result<Value> {
         let (w, running) = (&self.params, self.running.each_ref());
-        let h = Value::new(x)?
-            .nhwc()?
-            .conv2d(&w[0], Some(&w[1]), 1, 0)?
-            .batch_norm2d([&w[2], &w[3]], running, None, true)?
-            .relu()?
-            .avg_pool2d(2, 2)?;
-        (1..4).try_fold(h, |h, i| Ok(layer(i, &h, &w[2 * i + 2..][..2])?))
+        let h1_conv = Value::new(x)?.nhwc()?.conv2d(&w[0], Some(&w[1]), 1, 0)?;
+        let h1_norm = h1_conv.batch_norm2d([&w[2], &w[3]], running, None, true)?;
+        let h1 = h1_norm.relu()?.avg_pool2d(2, 2)?;
+        (1..4).try_fold(h1, |h, i| Ok(layer(i, &h, &w[2 * i + 2..][..2])?))
     }
 
     /// A step. All members take it at the same time.
