@@ -3,7 +3,7 @@
 //!
 //! `cargo run --example 04_parity`
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use d2l::Param;
 use scratch::{get_params, init_params, train_batch};
 
@@ -18,16 +18,16 @@ fn step(k: usize, x: &Tensor, y: &Tensor) -> Result<Vec<Param>> {
 
 fn main() -> Result<()> {
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (256, 1, 28, 28))?;
-    let y = (Tensor::arange(0f32, 256.0, &Device::Cpu)? / 25.6)?;
-    let y = y.to_dtype(candle_core::DType::U32)?;
+    // 25 or 26 examples of each class
+    let y = (Tensor::arange(0f32, 256.0, &Device::Cpu)? / 25.6)?.to_dtype(DType::U32)?;
     let (one, two) = (step(1, &x, &y)?, step(2, &x, &y)?);
     let names = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
     for ((name, a), b) in names.iter().zip(&one).zip(&two) {
         let (a, b) = (a.to_device(&Device::Cpu)?, b.to_device(&Device::Cpu)?);
-        let difference = (a - b)?.abs()?.flatten_all()?.max(0)?;
-        let difference = difference.to_scalar::<f32>()?;
-        println!("{name}: the updates differ by at most {difference:.2e}");
-        assert!(difference <= 1e-6);
+        let differences = (a - b)?.abs()?.flatten_all()?;
+        let largest = differences.max(0)?.to_scalar::<f32>()?;
+        println!("{name}: the updates differ by at most {largest:.2e}");
+        assert!(largest <= 1e-6);
     }
     Ok(())
 }

@@ -16,12 +16,16 @@ use scratch::{get_params, init_params, lenet, train_batch};
 fn train(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result<[f64; 3]> {
     d2l::share_cores(Some(k), k);
     let devices = d2l::devices(k)?;
-    let params = init_params(seed)?.into_iter().map(|p| p * 10.0);
-    let params = params.collect::<Result<Vec<_>, _>>()?;
+    let params = init_params(seed)?
+        .into_iter()
+        .map(|p| p * 10.0)
+        .collect::<Result<Vec<_>, _>>()?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params = copies.collect::<Result<Vec<_>, _>>()?;
-    let ((train_iter, _), (_, test_iter)) = (data.iters(16 * k)?, data.iters(500)?);
-    let (mut timer, mut steps) = (Timer::new(), 0.0);
+    let (train_iter, _) = data.iters(16 * k)?;
+    let (_, test_iter) = data.iters(500)?;
+    let mut timer = Timer::new();
+    let mut steps = 0.0;
     for batch in (1..=3).flat_map(|epoch| train_iter.epoch(epoch)) {
         let (x, y) = batch?;
         steps += 1.0;
@@ -31,17 +35,15 @@ fn train(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result
     d2l::synchronize(&devices)?;
     let ms = 1e3 * timer.stop() / steps;
     let net = |x: &_| lenet(x, &device_params[0]);
-    Ok([
-        steps,
-        ms,
-        evaluate_accuracy_gpu(net, &test_iter, &devices[0])?,
-    ])
+    let test_acc = evaluate_accuracy_gpu(net, &test_iter, &devices[0])?;
+    Ok([steps, ms, test_acc])
 }
 
 /// The number of steps, milliseconds a step, and the lowest accuracy, the mean and the highest of five seeds.
 fn five_seeds(data: &Dataset, k: usize, lr: f64, warm_up: usize) -> Result<[f64; 5]> {
-    let runs = (0..5).map(|seed| train(data, k, lr, warm_up, seed));
-    let runs = runs.collect::<Result<Vec<_>>>()?;
+    let runs = (0..5)
+        .map(|seed| train(data, k, lr, warm_up, seed))
+        .collect::<Result<Vec<_>>>()?;
     let mut acc: Vec<f64> = runs.iter().map(|run| run[2]).collect();
     acc.sort_by(f64::total_cmp);
     let ms = runs.iter().map(|run| run[1]).sum::<f64>() / 5.0;

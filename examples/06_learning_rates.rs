@@ -19,11 +19,14 @@ const RATES: [f64; 5] = [0.025, 0.05, 0.1, 0.2, 0.4];
 fn accuracy_with(data: &Dataset, k: usize, batch_size: usize, lr: f64) -> Result<f64> {
     d2l::share_cores(Some(k), k);
     let devices = d2l::devices(k)?;
-    let params = init_params(0)?.into_iter().map(|p| p * 10.0);
-    let params = params.collect::<Result<Vec<_>, _>>()?;
+    let params = init_params(0)?
+        .into_iter()
+        .map(|p| p * 10.0)
+        .collect::<Result<Vec<_>, _>>()?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params = copies.collect::<Result<Vec<_>, _>>()?;
-    let ((train_iter, _), (_, test_iter)) = (data.iters(batch_size)?, data.iters(500)?);
+    let (train_iter, _) = data.iters(batch_size)?;
+    let (_, test_iter) = data.iters(500)?;
     for batch in train_iter.epoch(1) {
         let (x, y) = batch?;
         train_batch(&x, &y, &device_params, &devices, lr)?;
@@ -35,8 +38,9 @@ fn accuracy_with(data: &Dataset, k: usize, batch_size: usize, lr: f64) -> Result
 /// The accuracies for all rates: with one device and four on minibatches of 16, and with four on 64.
 fn accuracies(data: &Dataset) -> Result<Animator> {
     let legend = ["1 device, 16", "4 devices, 16", "4 devices, 64"];
-    let animator = Animator::new("learning rate", &legend, (0.02, 0.5));
-    let mut animator = animator.ylabel("test accuracy").xscale_log();
+    let mut animator = Animator::new("learning rate", &legend, (0.02, 0.5))
+        .ylabel("test accuracy")
+        .xscale_log();
     for lr in RATES {
         let [a, b, c] = [(1, 16), (4, 16), (4, 64)].map(|(k, n)| accuracy_with(data, k, n, lr));
         animator.add(lr, &[a?, b?, c?])?;

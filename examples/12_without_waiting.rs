@@ -12,8 +12,8 @@ use dataset::{Data, Dataset};
 use scratch::{allreduce, get_params, init_params, lenet, loss, split_batch};
 
 /// Computes the gradients of a replica on its shard of the minibatch.
-fn compute((x, y, w): (Tensor, Tensor, &Vec<Param>)) -> candle_core::Result<()> {
-    backward(&loss(&lenet(&x, w)?, &y)?.sum()?, w).map(drop)
+fn compute(x: &Tensor, y: &Tensor, w: &[Param]) -> candle_core::Result<()> {
+    backward(&loss(&lenet(x, w)?, y)?.sum()?, w).map(drop)
 }
 
 /// Sums the gradients over the replicas. A pause imitates slow links.
@@ -27,12 +27,15 @@ fn communicate(w: &[Vec<Param>]) -> candle_core::Result<()> {
 /// of gradients, those of the minibatch before.
 fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f64, f64)> {
     let devices = d2l::devices(2)?;
-    let params = init_params(0)?.into_iter().map(|p| p * 10.0);
-    let params = params.collect::<Result<Vec<_>, _>>()?;
+    let params = init_params(0)?
+        .into_iter()
+        .map(|p| p * 10.0)
+        .collect::<Result<Vec<_>, _>>()?;
     let copy = |device| get_params(&params, device);
     let w = devices.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
     let last = devices.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
-    let ((train_iter, test_iter), mut timer) = (data.iters(50)?, Timer::new());
+    let (train_iter, test_iter) = data.iters(50)?;
+    let mut timer = Timer::new();
     for batch in train_iter.epoch(1) {
         let (x, y) = batch?;
         let (x_shards, y_shards) = split_batch(&x, &y, &devices)?;
@@ -40,7 +43,7 @@ fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f6
         if overlap {
             thread::scope(|scope| {
                 let sums = scope.spawn(|| communicate(&last));
-                on_each(&devices, replicas, compute)?;
+                on_each(&devices, replicas, |(x, y, w)| compute(&x, &y, w))?;
                 sums.join().expect("no panic")
             })?;
             for (now, last) in w.iter().flatten().zip(last.iter().flatten()) {
@@ -49,7 +52,7 @@ fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f6
                 last.grad().set(&grad)?; // to be summed during the next step
             }
         } else {
-            on_each(&devices, replicas, compute)?;
+            on_each(&devices, replicas, |(x, y, w)| compute(&x, &y, w))?;
             communicate(&w)?;
         }
         on_each(&devices, &w, |w| sgd(w, lr, x.dim(0)?))?;

@@ -24,11 +24,13 @@ fn net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
     let fc2 = Linear::new(120, 84, vb.pp("fc2"))?;
     let fc3 = Linear::new(84, 10, vb.pp("fc3"))?;
     Ok(move |x: &Value, train: bool| {
-        let x = conv1.forward(&x.nhwc()?, train)?.relu()?;
-        let x = conv2.forward(&x.max_pool2d(2, 2)?, train)?.relu()?;
-        let x = x.max_pool2d(2, 2)?.flatten()?;
-        let x = fc1.forward(&x, train)?.relu()?;
-        fc3.forward(&fc2.forward(&x, train)?.relu()?, train)
+        let h1_conv = conv1.forward(&x.nhwc()?, train)?;
+        let h1 = h1_conv.relu()?.max_pool2d(2, 2)?;
+        let h2_conv = conv2.forward(&h1, train)?;
+        let h2 = h2_conv.relu()?.max_pool2d(2, 2)?.flatten()?;
+        let h3 = fc1.forward(&h2, train)?.relu()?;
+        let h4 = fc2.forward(&h3, train)?.relu()?;
+        fc3.forward(&h4, train)
     })
 }
 

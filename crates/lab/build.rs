@@ -74,10 +74,13 @@ fn gap_and_solution(exercise: &str) -> (String, String) {
 
 /// The Rust files of a folder, in order.
 fn names(folder: &Path) -> Result<Vec<String>> {
-    let entries = fs::read_dir(folder)?;
-    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    let mut names = names.collect::<Result<Vec<_>>>()?;
-    names.retain(|name: &String| name.ends_with(".rs"));
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".rs") {
+            names.push(name);
+        }
+    }
     names.sort();
     Ok(names)
 }
@@ -107,11 +110,13 @@ impl Variants {
 /// A wrong answer: words of the sentence that names the mistake, and what is old and what is new in the solution. Reads
 /// a line `says: WORDS`, and the lines of a diff.
 fn mistake(part: &str) -> Result<(&str, String, String)> {
-    let lines = |sign: char| {
+    let says = part
+        .lines()
+        .find_map(|line| line.strip_prefix("says: "))
+        .context("no line begins with \"says: \"")?;
+    let signed = |sign: char| {
         let lines = part.lines().filter_map(|line| line.strip_prefix(sign));
         lines.collect::<Vec<_>>().join("\n")
     };
-    let says = part.lines().find_map(|line| line.strip_prefix("says: "));
-    let says = says.context("no line begins with \"says: \"")?;
-    Ok((says, lines('-'), lines('+')))
+    Ok((says, signed('-'), signed('+')))
 }

@@ -60,21 +60,20 @@ static MEMORY: cap::Cap<functional::Allocator> = cap::Cap::new(run::ALLOCATOR, u
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let is = |i: usize, arg: &str| args.get(i).is_some_and(|a| a == arg);
-    if is(1, "--as") {
-        a_failing_replica_ends_the_run::listen();
+    if args.get(1).is_none_or(|arg| arg != "--as") {
+        return run_tests();
     }
+    a_failing_replica_ends_the_run::listen();
     let program_args = || args.iter().skip(2).cloned();
-    match is(1, "--as") {
-        true if is(2, "reader") => kit::to_its_end(bad_input_is_named::read_damaged_files),
+    match args.get(2).and_then(|program| program.to_str()) {
+        Some("reader") => kit::to_its_end(bad_input_is_named::read_damaged_files),
         #[cfg(unix)]
-        true if is(2, "corpus") => kit::to_its_end(what_fuzzers_kept::replay),
+        Some("corpus") => kit::to_its_end(what_fuzzers_kept::replay),
         #[cfg(unix)]
-        true if is(2, "goes_on") => ones_own_run_goes_on::program::main(),
-        true if is(2, "seven-diffs") => seven_diffs::run(&args[3..]),
-        true if is(2, "scratch") => run::program(&scratch::BOOK, scratch::train, program_args()),
-        true => run::program(&concise::BOOK, concise::train, program_args()),
-        false => run_tests(),
+        Some("goes_on") => ones_own_run_goes_on::program::main(),
+        Some("seven-diffs") => seven_diffs::run(&args[3..]),
+        Some("scratch") => run::program(&scratch::BOOK, scratch::train, program_args()),
+        _ => run::program(&concise::BOOK, concise::train, program_args()),
     }
 }
 

@@ -10,8 +10,8 @@ use candle_core::{Tensor, Var};
 use concise::collective::{Algorithm, GroupOptions, group};
 use functional::{AdamW, Optimizer, Sgd};
 use seven_diffs::{
-    Job, flat, gradients_sharded, optimizer_sharded, overlap, page, parameters_sharded, parts,
-    processes, program, sync_bn,
+    Job, Minibatch, flat, gradients_sharded, optimizer_sharded, overlap, page, parameters_sharded,
+    parts, processes, program, sync_bn,
 };
 
 use crate::kit::{copies, cpus, formula_batch, sgd, succeeds};
@@ -41,7 +41,10 @@ pub fn run(args: &[OsString]) -> ExitCode {
 
 /// Twenty steps, with sums in rank order.
 fn job(optimizer: impl Optimizer + 'static, sizes: &[usize]) -> Result<Job> {
-    let batches = (0..20).map(|i| Ok(formula_batch(i as u32, sizes[i % sizes.len()])?));
+    let batches = (0..20).map(|i| {
+        let (x, y) = formula_batch(i as u32, sizes[i % sizes.len()])?;
+        Ok(Minibatch { x, y })
+    });
     Ok(Job {
         params: scratch::init_params(0)?,
         batches: batches.collect::<Result<_>>()?,
@@ -80,8 +83,8 @@ fn the_first_step_is_the_page() -> Result<()> {
     let job = job(Sgd::new(0.05), &[11, 2, 9])?;
     for k in [2, 3, 4] {
         let device_params = copies(&job.params, k)?;
-        for (x, y) in &job.batches {
-            scratch::train_batch(x, y, &device_params, &cpus(k), 0.05)?;
+        for batch in &job.batches {
+            scratch::train_batch(&batch.x, &batch.y, &device_params, &cpus(k), 0.05)?;
         }
         let step = page::train(&job, k)?.swap_remove(0).params;
         let same = numbers(&device_params[0])? == numbers(&step)?;

@@ -24,7 +24,7 @@ pub struct Animator {
     ylabel: String,
     log: bool,
     legend: Vec<String>,
-    xlim: (f64, f64),
+    xlim: Range<f64>,
     x: Vec<f64>,
     y: Vec<Vec<f64>>,
 }
@@ -58,7 +58,7 @@ impl Animator {
             ylabel: String::new(),
             log: false,
             legend: legend.iter().map(|&l| l.to_owned()).collect(),
-            xlim,
+            xlim: xlim.0..xlim.1,
             x: Vec::new(),
             y: vec![Vec::new(); legend.len()],
         }
@@ -274,7 +274,7 @@ impl Animator {
     /// The axis has a length, even where there is one epoch only: that is its middle. Where `xlim` is no axis, the points
     /// make one.
     fn xlim(&self) -> Range<f64> {
-        let (mut left, mut right) = self.xlim;
+        let (mut left, mut right) = (self.xlim.start, self.xlim.end);
         if self.place(left).is_none() || self.place(right).is_none() {
             let places = || self.x.iter().copied().filter(|x| self.place(*x).is_some());
             left = places().fold(f64::INFINITY, f64::min);

@@ -7,33 +7,35 @@ use devices::bail;
 
 use crate::values::with_values;
 
-/// Compares one parameter of two replicas, each with the name of its device.
+/// Compares one parameter of two replicas. `places` are the names of their devices.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
 /// let a = Tensor::new(&[[1f32, 2.0]], &Device::Cpu)?;
 /// let b = Tensor::new(&[[1f32, 3.0]], &Device::Cpu)?;
-/// let error = training::compare("W1", ("cpu(0)", &a), ("cpu(1)", &b)).unwrap_err();
+/// let error = training::compare("W1", ["cpu(0)", "cpu(1)"], [&a, &b]).unwrap_err();
 /// assert_eq!(error.to_string(), "the replicas differ: W1[0, 1] is 2 on cpu(0) and 3 on cpu(1)");
 /// # candle_core::Result::Ok(())
 /// ```
 ///
 /// # Errors
 /// Names the first element that has other bits.
-pub fn compare(name: &str, (on_a, a): (&str, &Tensor), (on_b, b): (&str, &Tensor)) -> Result<()> {
+pub fn compare(name: &str, places: [&str; 2], params: [&Tensor; 2]) -> Result<()> {
+    let [a, b] = params;
     let differ = if a.dtype() == DType::F32 {
         if with_values(a, |a| with_values(b, |b| have_the_same_bits(a, b)))?? {
             return Ok(());
         }
         first_difference(a, b, |x: f32, y| x.to_bits() != y.to_bits())?
     } else {
-        let [a, b] = [a, b].map(|tensor| tensor.to_dtype(DType::F64)); // such as a frozen table of integers
+        let [a, b] = params.map(|tensor| tensor.to_dtype(DType::F64)); // such as a frozen table of integers
         first_difference(&a?, &b?, |x: f64, y| x.to_bits() != y.to_bits())?
     };
     match differ {
         None => Ok(()),
         Some(Difference { element, x, y }) => {
             let at = index(element, a.dims());
+            let [on_a, on_b] = places;
             bail!("the replicas differ: {name}{at:?} is {x} on {on_a} and {y} on {on_b}")
         }
     }

@@ -17,7 +17,7 @@ pub(crate) fn check_replicas(states: &[NetworkState], devices: &[Device]) -> Res
     let place = |i: usize| device_name(i, &devices[i]);
     for (i, other) in states.iter().enumerate().skip(1) {
         for ((name, a), (_, b)) in states[0].parameters().zip(other.parameters()) {
-            compare(name, (&place(0), a), (&place(i), b))?;
+            compare(name, [&place(0), &place(i)], [a, b])?;
         }
     }
     Ok(())
@@ -46,7 +46,7 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
     let tensor =
         |i: usize| Tensor::from_raw_buffer(&all[i], compared_as(param), param.dims(), &Device::Cpu);
     let places = ["process 0", &format!("process {other}")];
-    let compared = compare(name, (places[0], &tensor(0)?), (places[1], &tensor(other)?));
+    let compared = compare(name, places, [&tensor(0)?, &tensor(other)?]);
     compared.map_err(|error| Disagreement(error.to_string()).into())
 }
 

@@ -107,8 +107,8 @@ fn is_offline() -> bool {
 }
 
 fn stall() -> Duration {
-    let seconds = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
-    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    let given = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
+    let seconds = given.and_then(|given| given.parse().ok());
     seconds.map_or(STALL, Duration::from_secs)
 }
 

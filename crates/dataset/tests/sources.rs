@@ -375,9 +375,10 @@ mod hub {
 
     /// The training or the test file: 60,000 or 10,000 images, of which ten differ: see [`example`].
     fn parquet(path: &str) -> Vec<u8> {
-        let packed = match path.contains("/train/") {
-            true => include_bytes!("data/train.parquet.gz").as_slice(),
-            false => include_bytes!("data/test.parquet.gz").as_slice(),
+        let packed = if path.contains("/train/") {
+            include_bytes!("data/train.parquet.gz").as_slice()
+        } else {
+            include_bytes!("data/test.parquet.gz").as_slice()
         };
         let mut bytes = Vec::new();
         let mut unpacked = flate2::read::GzDecoder::new(packed);

@@ -32,22 +32,29 @@ fn split(right: &[Vec<u32>]) -> Result<()> {
         let dims = y.dims();
         ensure!(dims.len() == 1, "A shard of y has the shape {dims:?}: is it cut from x?");
     }
-    let x = x_shards.iter().map(|x| x.squeeze(1)?.to_vec1());
-    let x = x.collect::<candle_core::Result<Vec<Vec<u32>>>>()?;
-    let y = y_shards.iter().map(|y| y.to_vec1());
-    let y = y.collect::<candle_core::Result<Vec<Vec<u32>>>>()?;
+    let examples: Vec<Vec<u32>> = x_shards
+        .iter()
+        .map(|x| x.squeeze(1)?.to_vec1())
+        .collect::<candle_core::Result<_>>()?;
+    let labels: Vec<Vec<u32>> = y_shards
+        .iter()
+        .map(|y| y.to_vec1())
+        .collect::<candle_core::Result<_>>()?;
     ensure!(
-        x == y,
-        "Split x and y in the same way.\n  your examples: {x:?}\n  your labels: {y:?}"
+        examples == labels,
+        "Split x and y in the same way.\n  your examples: {examples:?}\n  your labels: {labels:?}"
     );
 
-    let lost = n.saturating_sub(x.concat().len());
-    let lost = format!("no device gets the last {lost} of {n} examples");
-    let why = match () {
-        () if x.concat() == right.concat() => "only the first n % k shards have one example more",
-        () if right.concat().starts_with(&x.concat()) => &lost,
-        () if k > 1 && x.iter().all(|shard| *shard == x[0]) => "all devices get the same examples",
-        () => "the shards together do not have each example once, in order",
+    let all = examples.concat();
+    let lost = n.saturating_sub(all.len());
+    let why = if all == right.concat() {
+        "only the first n % k shards have one example more"
+    } else if right.concat().starts_with(&all) {
+        &format!("no device gets the last {lost} of {n} examples")
+    } else if k > 1 && examples.iter().all(|shard| *shard == examples[0]) {
+        "all devices get the same examples"
+    } else {
+        "the shards together do not have each example once, in order"
     };
-    equal(&format!("With n = {n} and k = {k}, {why}."), &*x, right)
+    equal(&format!("With n = {n} and k = {k}, {why}."), &*examples, right)
 }

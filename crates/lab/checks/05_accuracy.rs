@@ -36,8 +36,10 @@ fn evaluate(
         Ok((x, Tensor::new(*y, &Device::Cpu)?))
     };
     let minibatches = labels.iter().map(minibatch).collect::<Result<Vec<_>>>()?;
-    let replicas = classes.iter().map(|class| replica(*class));
-    let replicas = replicas.collect::<Result<Vec<_>>>()?;
+    let replicas = classes
+        .iter()
+        .map(|class| replica(*class))
+        .collect::<Result<Vec<_>>>()?;
     let devices = vec![Device::Cpu; classes.len()];
     let yours = evaluate_accuracy_on_all(&replicas, &devices, &minibatches)?;
     let is = |result: f64| (yours - result).abs() < 1e-5;
@@ -53,8 +55,10 @@ fn evaluate(
 
 /// LeNet with zeros for all parameters except one bias, so that it predicts `class` for all images.
 fn replica(class: u32) -> Result<Vec<Param>> {
-    let params = scratch::init_params(0)?.into_iter().map(|p| p.zeros_like());
-    let mut params = params.collect::<candle_core::Result<Vec<_>>>()?;
+    let mut params = scratch::init_params(0)?
+        .into_iter()
+        .map(|p| p.zeros_like())
+        .collect::<candle_core::Result<Vec<_>>>()?;
     let b4 = (0..10).map(|i| if i == class { 1f32 } else { 0.0 });
     params[7] = Tensor::from_iter(b4, &Device::Cpu)?;
     Ok(scratch::get_params(&params, &Device::Cpu)?)

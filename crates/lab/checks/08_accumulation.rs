@@ -52,13 +52,15 @@ fn step(replica: &mut Replica, n: usize) -> Result<()> {
     let means = Vec::from_iter(each.iter().map(|[dw, db, len]| [dw / len, db / len, 1.0]));
     let (yours, right) = ([replica.w, replica.b], after(&each));
     let is = |other: [f64; 2]| (0..2).all(|i| (yours[i] - other[i]).abs() < 1e-9);
-    let why = match () {
-        () if is(after(&means)) => "This is the mean of the means. Divide once, by all examples.",
-        () if is(after(&each.iter().map(|[dw, db, _]| [*dw, *db, 0.0]).collect::<Vec<_>>())) => {
-            "`sums[2]` does not count the examples of this device."
-        }
-        () if is(after(&each[n - 1..])) => "Only the gradients of the last minibatch are in it.",
-        () => "It should be the step of one minibatch with the examples of all devices.",
+    let uncounted = Vec::from_iter(each.iter().map(|[dw, db, _]| [*dw, *db, 0.0]));
+    let why = if is(after(&means)) {
+        "This is the mean of the means. Divide once, by all examples."
+    } else if is(after(&uncounted)) {
+        "`sums[2]` does not count the examples of this device."
+    } else if is(after(&each[n - 1..])) {
+        "Only the gradients of the last minibatch are in it."
+    } else {
+        "It should be the step of one minibatch with the examples of all devices."
     };
     ensure!(
         is(right),

@@ -10,17 +10,18 @@
 // minibatches. Which numbers can you add, and which not?
 //
 // `split_batch(x, y, devices)` returns the shards of x and of y.
-// `on_each(devices, (x_shards, y_shards, device_params), correct)` calls the
-// function `correct` below on all devices. It returns a list with one count for
-// each device.
+// `on_each(devices, (x_shards, y_shards, device_params), f)` calls `f` on all
+// devices. Let `f` be a closure, `|(x_shard, y_shard, w)| …`, that calls the
+// function `correct` below. `on_each` returns a list with one count for each
+// device.
 
 use candle_core::{Device, Result, Tensor};
 use d2l::{Param, accuracy, on_each};
 use scratch::{lenet, split_batch};
 
 /// How many examples of a shard the replica w predicts correctly.
-fn correct((x_shard, y_shard, w): (Tensor, Tensor, &Vec<Param>)) -> Result<usize> {
-    accuracy(&lenet(&x_shard, w)?.eval()?, &y_shard)
+fn correct(x_shard: &Tensor, y_shard: &Tensor, w: &[Param]) -> Result<usize> {
+    accuracy(&lenet(x_shard, w)?.eval()?, y_shard)
 }
 
 pub fn evaluate_accuracy_on_all(
@@ -32,7 +33,10 @@ pub fn evaluate_accuracy_on_all(
     let (mut right, mut all) = (0, 0);
     for (x, y) in minibatches {
         let (x_shards, y_shards) = split_batch(x, y, devices)?;
-        let counts = on_each(devices, (x_shards, y_shards, device_params), correct)?;
+        let shards = (x_shards, y_shards, device_params);
+        let counts = on_each(devices, shards, |(x_shard, y_shard, w)| {
+            correct(&x_shard, &y_shard, w)
+        })?;
         right += counts.iter().sum::<usize>();
         all += y.dim(0)?;
     }

@@ -286,8 +286,8 @@ fn heading(exercise: &Exercise) -> impl Display {
 
 /// A path as a reader in the repository's folder writes it.
 fn shown(path: &Path) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = root.canonicalize().unwrap_or(root);
-    let path = path.strip_prefix(&root).unwrap_or(path);
-    path.display().to_string()
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = repository.canonicalize().unwrap_or(repository);
+    let shown = path.strip_prefix(&root).unwrap_or(path);
+    shown.display().to_string()
 }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::book::Book;
 use crate::chapter::{Chapter, Compared, Kind, Piece};
 use crate::fresh::{self, Fresh};
+use crate::output::Picture;
 use crate::{compare, links};
 
 /// The listings of a chapter that are not their sources' text.
@@ -62,10 +63,11 @@ fn difference(book: &Book, old: &Piece, now: &Fresh) -> Option<String> {
         return Some(format!("{what}\n{lines}"));
     }
     let mut pictures = now.pictures.iter();
-    let (file, _) = pictures.find(|(file, svg)| {
-        let old = fs::read_to_string(book.folder.join(file)).unwrap_or_default();
-        compare::without_numbers(&old) != compare::without_numbers(svg)
+    let other = pictures.find(|picture| {
+        let old = fs::read_to_string(book.folder.join(&picture.file)).unwrap_or_default();
+        compare::without_numbers(&old) != compare::without_numbers(&picture.svg)
     })?;
+    let file = &other.file;
     Some(format!("the cell draws something else than {file}\n"))
 }
 
@@ -105,7 +107,7 @@ pub fn links(book: &Book, page: &str) -> Result<Vec<String>> {
 /// If a page cannot be read, or a run that the curve shows is not recorded.
 pub fn pictures(book: &Book) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for (file, svg) in fresh::pictures(book)? {
+    for Picture { file, svg } in fresh::pictures(book)? {
         if fs::read_to_string(book.folder.join(&file)).unwrap_or_default() != svg {
             let how = "to renew it: cargo run -p notebook -- renew";
             complaints.push(format!("{file} is stale\n  {how}"));

@@ -20,7 +20,7 @@ const TIME: &str = "(?:s|secs?|seconds?|ms|µs|μs|us|ns|min|minutes|h|hours)";
 
 /// The parts of a line, blanks aside. Several in a row that are not compared are one.
 fn part() -> Regex {
-    let uncompared = [
+    let kinds = [
         // 1200 examples/sec, 16 GB/s
         format!(r"{NUMBER}\s*\w+\s*/\s*{TIME}\b"),
         // 5.2 ms, 1.3 sec/epoch
@@ -36,7 +36,7 @@ fn part() -> Regex {
         format!(r"(?:cpu|cuda|gpu)\s*\(\s*{NUMBER}\s*\)"),
         r"Cpu\b".into(),
     ];
-    let uncompared = uncompared.join("|");
+    let uncompared = kinds.join("|");
     regex(&format!(
         r"(?<uncompared>(?:(?:{uncompared})\s*)+)|[\p{{L}}_]\w*|(?<number>{NUMBER})|\S"
     ))

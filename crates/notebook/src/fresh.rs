@@ -5,6 +5,7 @@ use collective::Algorithm;
 
 use crate::book::Book;
 use crate::chapter::{Chapter, Kind};
+use crate::output::Picture;
 use crate::{curve, item, memory, output, rounds, run, speed_up};
 
 /// What a piece of a chapter should be now.
@@ -14,8 +15,8 @@ pub struct Fresh {
     pub piece: usize,
     /// Its body.
     pub body: String,
-    /// The pictures in it: file and SVG.
-    pub pictures: Vec<(String, String)>,
+    /// The pictures in it.
+    pub pictures: Vec<Picture>,
 }
 
 /// The listings.
@@ -66,17 +67,23 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
     Ok(outputs)
 }
 
-/// The pictures that are drawn by code, but by no cell: file and SVG.
+/// The pictures that are drawn by code, but by no cell.
 ///
 /// # Errors
 /// If a run that one shows is not recorded.
-pub fn pictures(book: &Book) -> Result<Vec<(String, String)>> {
+pub fn pictures(book: &Book) -> Result<Vec<Picture>> {
+    let drawn = |file: &str, svg: String| Picture {
+        file: file.to_owned(),
+        svg,
+    };
     let mut all = vec![
-        (curve::FILE.to_owned(), curve::svg(book)?),
-        (speed_up::FILE.to_owned(), speed_up::svg(book)?),
-        (memory::FILE.to_owned(), memory::svg(book)?),
+        drawn(curve::FILE, curve::svg(book)?),
+        drawn(speed_up::FILE, speed_up::svg(book)?),
+        drawn(memory::FILE, memory::svg(book)?),
     ];
-    all.extend(Algorithm::ALL.map(|algorithm| (rounds::file(algorithm), rounds::svg(algorithm))));
+    for algorithm in Algorithm::ALL {
+        all.push(drawn(&rounds::file(algorithm), rounds::svg(algorithm)));
+    }
     Ok(all)
 }
 

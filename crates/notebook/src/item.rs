@@ -82,11 +82,11 @@ pub fn find(source: &str, name: &str) -> Result<Item> {
             .find(|item| declares(item, member)),
         None => top.find(|item| declares(item, name)),
     };
-    let found = found.with_context(|| format!("no item {name:?}"))?;
-    let (line, first) = found[0];
+    let item = found.with_context(|| format!("no item {name:?}"))?;
+    let (line, first) = item[0];
     let width = indentation(first);
     let dedented = |(_, line): &(usize, &str)| line.get(width..).unwrap_or("").to_owned() + "\n";
-    let text = found.iter().map(dedented).collect();
+    let text = item.iter().map(dedented).collect();
     Ok(Item { line, text })
 }
 
@@ -144,10 +144,10 @@ fn has_members(item: &Lines, owner: &str) -> bool {
 
 /// What stands before an item's block, without generics and modules: `impl Module for Linear`.
 fn header(item: &Lines) -> String {
-    let text: Vec<&str> = item.iter().map(|(_, line)| *line).collect();
-    let text = text.join(" ").replace("->", "");
-    let text = text.split('{').next().unwrap_or_default();
-    let text = text.split(" where ").next().unwrap_or_default();
+    let lines: Vec<&str> = item.iter().map(|(_, line)| *line).collect();
+    let text = lines.join(" ").replace("->", "");
+    let before_block = text.split('{').next().unwrap_or_default();
+    let declaration = before_block.split(" where ").next().unwrap_or_default();
     let mut depth = 0;
     let is_outside = |c: &char| {
         depth += i32::from(*c == '<');
@@ -155,7 +155,7 @@ fn header(item: &Lines) -> String {
         depth -= i32::from(*c == '>');
         is_outside
     };
-    let plain: String = text.chars().filter(is_outside).collect();
+    let plain: String = declaration.chars().filter(is_outside).collect();
     let words = plain.split_whitespace();
     let names = words.map(|word| word.rsplit("::").next().unwrap_or(word));
     names.collect::<Vec<_>>().join(" ")

@@ -39,9 +39,10 @@ pub fn of(text: &str) -> Vec<Link> {
             Event::Start(Tag::Image { dest_url, .. }) => (dest_url, true),
             _ => continue,
         };
-        let inside = text[range.clone()].strip_prefix("[`");
-        let item = inside.and_then(|text| Some(text.split_once("`](")?.0));
-        let item = item.filter(|item| !item.contains('`'));
+        let item = text[range.clone()]
+            .strip_prefix("[`")
+            .and_then(|inside| Some(inside.split_once("`](")?.0))
+            .filter(|item| !item.contains('`'));
         links.push(Link {
             line: text[..range.start].matches('\n').count() + 1,
             to: dest_url.into_string(),
@@ -75,8 +76,10 @@ impl Link {
         if self.line_of_code().is_none() {
             return Ok(self.to.clone());
         }
-        let item = self.item.as_deref();
-        let item = item.context("the text of a link to a line is an item's name in backticks")?;
+        let item = self
+            .item
+            .as_deref()
+            .context("the text of a link to a line is an item's name in backticks")?;
         let source = fs::read_to_string(folder.join(file))?;
         let line = item::find(&source, path_in_file(item))?.line;
         Ok(format!("{file}#L{line}"))

@@ -85,8 +85,8 @@ fn renew(only: Option<&str>) -> Result<()> {
         let how = if stale { "renewed" } else { "was fresh" };
         println!("{what}: {how}");
     };
-    for (file, svg) in fresh::pictures(&book)? {
-        say(&file, book.write(&file, &svg)?);
+    for picture in fresh::pictures(&book)? {
+        say(&picture.file, book.write(&picture.file, &picture.svg)?);
     }
     for page in book.pages()? {
         if chapters.contains(&page) || !all.contains(&page) {

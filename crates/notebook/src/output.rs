@@ -5,12 +5,20 @@ use anyhow::{Context, Result};
 const BEGIN: &str = "EVCXR_BEGIN_CONTENT image/svg+xml\n";
 const END: &str = "\nEVCXR_END_CONTENT";
 
-/// The Markdown of what a cell printed, and its pictures: file and SVG. The files are `PICTURE.svg`,
-/// `PICTURE-2.svg`.
+/// A picture of a page.
+#[derive(Debug, PartialEq)]
+pub struct Picture {
+    /// Where it is, relative to the folder of the pages: `img/splitting.svg`.
+    pub file: String,
+    /// Its text.
+    pub svg: String,
+}
+
+/// The Markdown of what a cell printed, and its pictures. Their files are `PICTURE.svg`, `PICTURE-2.svg`.
 ///
 /// # Errors
 /// If a picture does not end, or does not say in an `aria-label` what it shows.
-pub fn body(stdout: &str, picture: &str) -> Result<(String, Vec<(String, String)>)> {
+pub fn body(stdout: &str, picture: &str) -> Result<(String, Vec<Picture>)> {
     let (mut body, mut pictures, mut rest) = (String::new(), Vec::new(), stdout);
     while let Some((text, more)) = rest.split_once(BEGIN) {
         let (svg, more) = more.split_once(END).context("a picture does not end")?;
@@ -20,7 +28,8 @@ pub fn body(stdout: &str, picture: &str) -> Result<(String, Vec<(String, String)
         };
         body += &block(text);
         body += &format!("![{}]({file})\n", label(svg)?);
-        pictures.push((file, svg.to_owned() + "\n"));
+        let svg = svg.to_owned() + "\n";
+        pictures.push(Picture { file, svg });
         rest = more;
     }
     Ok((body + &block(rest), pictures))
@@ -39,9 +48,10 @@ fn block(text: &str) -> String {
 
 /// The first sentence of a picture's `aria-label`.
 fn label(svg: &str) -> Result<String> {
-    let rest = svg.split_once("aria-label=\"").map(|(_, rest)| rest);
-    let label = rest.and_then(|rest| rest.split('"').next());
-    let label = label.context("a picture says in an aria-label what it shows")?;
+    let label = svg
+        .split_once("aria-label=\"")
+        .and_then(|(_, rest)| rest.split('"').next())
+        .context("a picture says in an aria-label what it shows")?;
     let first = label.split(". ").next().unwrap_or(label);
     Ok(first.trim_end_matches('.').replace(['[', ']'], ""))
 }
@@ -59,7 +69,11 @@ mod tests {
         let expected = "````text\n  one\n\ntwo ```\n````\n![Two lines](img/x-1.svg)\n\
                         ```text\nthree\n```\n![Two lines](img/x-1-2.svg)\n";
         assert_eq!(text, expected);
-        assert_eq!(pictures[0], ("img/x-1.svg".into(), format!("{svg}\n")));
+        let first = Picture {
+            file: "img/x-1.svg".into(),
+            svg: format!("{svg}\n"),
+        };
+        assert_eq!(pictures[0], first);
         assert_eq!(body(" \n", "x")?, Default::default());
         assert!(body(&format!("{BEGIN}<svg>"), "x").is_err());
         assert!(body(&format!("{BEGIN}<svg>{END}"), "x").is_err());

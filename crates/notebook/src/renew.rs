@@ -24,11 +24,12 @@ pub fn page(book: &Book, name: &str) -> Result<bool> {
     }
     let text = links::renewed(&book.folder_of(name), &chapter.to_string());
     let mut stale = book.write(&format!("{name}.md"), &text)?;
-    for (file, svg) in &pictures {
-        stale |= book.write(file, svg)?;
+    for picture in &pictures {
+        stale |= book.write(&picture.file, &picture.svg)?;
     }
     for old in book.pictures()? {
-        if fresh::is_picture_of(&old, name) && !pictures.iter().any(|(file, _)| *file == old) {
+        let is_shown = pictures.iter().any(|picture| picture.file == old);
+        if fresh::is_picture_of(&old, name) && !is_shown {
             fs::remove_file(book.folder.join(old))?;
             stale = true;
         }

@@ -31,7 +31,8 @@ pub(crate) struct Header {
     pub arguments: Vec<String>,
     /// Seconds of training in the epoch that is not complete.
     pub seconds: f64,
-    /// The algorithms that were chosen for a GPU, so that a resumed run has the same bits.
+    /// The algorithms that were chosen for a GPU, so that a resumed run has the same bits: pairs of a convolution and its
+    /// algorithm, as `functional::algorithms` gives them.
     #[serde(default)]
     pub algorithms: Vec<(String, String)>,
 }

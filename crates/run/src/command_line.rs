@@ -45,8 +45,8 @@ where
 /// The command line of the run in a folder, which is one of this program.
 fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
     let (run, _) = Checkpoint::load(&mut folder_of_a_run(folder)?)?;
-    let network = run.header.settings.lines().next().unwrap_or_default();
-    let network = network.trim_start_matches("network ");
+    let first_setting = run.header.settings.lines().next().unwrap_or_default();
+    let network = first_setting.trim_start_matches("network ");
     ensure!(
         network == book.network,
         "--resume {}: the run there trains {network}, but {} trains {}; resume with the program \

@@ -521,8 +521,8 @@ impl Run {
                 "interrupted in epoch {epoch} of {all}, after step {step}{go_on}"
             ));
         }
-        let columns = console::Term::stdout().size_checked();
-        let columns = columns.map_or(80, |(_, columns)| columns.into());
+        let terminal = console::Term::stdout().size_checked();
+        let columns = terminal.map_or(80, |(_, columns)| columns.into());
         let curve = self.record.lines.accuracy_curve(self.record.sizes)?;
         if let Some(curve) = curve.text(0, columns) {
             say(format_args!("{curve}"));

@@ -50,7 +50,7 @@ impl TrainState for Vec<Vec<Param>> {
         let device = |i: usize, param: &Param| device_name(i, param.device());
         for (i, other) in (1..).zip(others) {
             for (name, (a, b)) in names.iter().zip(first.iter().zip(other)) {
-                compare(name, (&device(0, a), a), (&device(i, b), b))?;
+                compare(name, [&device(0, a), &device(i, b)], [a, b])?;
             }
         }
         Ok(())

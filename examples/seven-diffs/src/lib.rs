@@ -28,14 +28,23 @@ use functional::{Bucket, OptimizerState, Part, Update, Value, Values};
 pub struct Job {
     /// The initial parameters, of [`lenet`].
     pub params: Vec<Tensor>,
-    /// The minibatches: images (B, 1, 28, 28) and labels (B,). B may differ.
-    pub batches: Vec<(Tensor, Tensor)>,
+    /// The minibatches. B may differ.
+    pub batches: Vec<Minibatch>,
     /// Such as `functional::Sgd` with momentum.
     pub optimizer: Arc<dyn functional::Optimizer>,
     /// The most elements of a bucket, from [`overlap`] on.
     pub bucket_len: usize,
     /// How the members of a group sum, from [`parts`] on.
     pub group: GroupOptions,
+}
+
+/// B examples.
+#[derive(Clone)]
+pub struct Minibatch {
+    /// Images (B, 1, 28, 28).
+    pub x: Tensor,
+    /// Labels (B,).
+    pub y: Tensor,
 }
 
 /// Layer `i` of LeNet; `w` are its weight and its bias.

@@ -79,8 +79,8 @@ fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
 pub fn train(job: &Job, k: usize) -> Result<Vec<Replica>> {
     on_threads(group(k, job.group), |member| {
         let mut replica = Replica::new(job, member)?;
-        for (x, y) in &job.batches {
-            replica.step(x, y)?;
+        for batch in &job.batches {
+            replica.step(&batch.x, &batch.y)?;
         }
         Ok(replica)
     })

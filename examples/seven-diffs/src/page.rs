@@ -64,8 +64,8 @@ fn allreduce(data: Tensor, member: &mut Member) -> Result<Tensor> {
 pub fn train(job: &Job, k: usize) -> Result<Vec<Replica>> {
     on_threads(group(k, job.group), |member| {
         let mut replica = Replica::new(job, member)?;
-        for (x, y) in &job.batches {
-            replica.step(x, y)?;
+        for batch in &job.batches {
+            replica.step(&batch.x, &batch.y)?;
         }
         Ok(replica)
     })

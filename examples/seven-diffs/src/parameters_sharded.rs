@@ -87,8 +87,8 @@ impl Replica {
 pub fn train(job: &Job, members: Vec<Member>) -> Result<Vec<Replica>> {
     on_threads(members, |member| {
         let mut replica = Replica::new(job, member)?;
-        for (x, y) in &job.batches {
-            replica.step(x, y)?;
+        for batch in &job.batches {
+            replica.step(&batch.x, &batch.y)?;
         }
         Ok(replica)
     })

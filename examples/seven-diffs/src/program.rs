@@ -11,8 +11,8 @@ use collective::{GroupOptions, Member, group};
 use functional::{Gradients, Sgd};
 
 use crate::{
-    Job, flat, gradients_sharded, on_threads, optimizer_sharded, overlap, page, parameters_sharded,
-    parts, processes, sync_bn,
+    Job, Minibatch, flat, gradients_sharded, on_threads, optimizer_sharded, overlap, page,
+    parameters_sharded, parts, processes, sync_bn,
 };
 
 /// The steps by name; [`processes`] and the later ones can have replicas in several processes.
@@ -68,7 +68,7 @@ pub fn job(minibatches: usize, examples: usize) -> Result<Job> {
     let batch = |_| {
         let x = d2l::uniform(rng, 0.0, 1.0, (examples, 1, 28, 28))?;
         let y = d2l::uniform(rng, 0.0, 10.0, examples)?.to_dtype(candle_core::DType::U32)?;
-        Ok((x, y))
+        Ok(Minibatch { x, y })
     };
     Ok(Job {
         params: scratch::init_params(0)?,

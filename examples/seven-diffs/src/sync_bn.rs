@@ -45,10 +45,10 @@ impl Replica {
     /// LeNet with batch norm behind its first convolution.
     fn lenet(&self, x: &Tensor) -> Result<Value> {
         let (w, running) = (&self.params, self.running.each_ref());
-        let h = Value::new(x)?.nhwc()?.conv2d(&w[0], Some(&w[1]), 1, 0)?;
-        let h = h.batch_norm2d([&w[2], &w[3]], running, None, true)?;
-        let h = h.relu()?.avg_pool2d(2, 2)?;
-        (1..4).try_fold(h, |h, i| Ok(layer(i, &h, &w[2 * i + 2..][..2])?))
+        let h1_conv = Value::new(x)?.nhwc()?.conv2d(&w[0], Some(&w[1]), 1, 0)?;
+        let h1_norm = h1_conv.batch_norm2d([&w[2], &w[3]], running, None, true)?;
+        let h1 = h1_norm.relu()?.avg_pool2d(2, 2)?;
+        (1..4).try_fold(h1, |h, i| Ok(layer(i, &h, &w[2 * i + 2..][..2])?))
     }
 
     /// A step. All members take it at the same time.
@@ -109,8 +109,8 @@ pub fn train(job: &Job, k: usize) -> Result<Vec<Replica>> {
     let members = group(k, job.group).into_iter().zip(group(k, job.group));
     on_threads(members.collect(), |(member, norms)| {
         let mut replica = Replica::new(job, member, norms)?;
-        for (x, y) in &job.batches {
-            replica.step(x, y)?;
+        for batch in &job.batches {
+            replica.step(&batch.x, &batch.y)?;
         }
         Ok(replica)
     })

@@ -182,8 +182,8 @@ impl Comparison {
         let rows = measure(&work, &able, &effort)?;
         let ours = rows
             .iter()
-            .find(|row| row.contender.name == "ours, 1 replica");
-        let ours = ours.context("ours could not start")?;
+            .find(|row| row.contender.name == "ours, 1 replica")
+            .context("ours could not start")?;
         for (row, (bar, [mib, busy])) in rows.iter().zip(found) {
             let shares = match ceilings {
                 Some(of) if !is_epoch => of.shares(&work, self.precision, row.median()),

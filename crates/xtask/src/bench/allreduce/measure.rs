@@ -48,9 +48,14 @@ pub fn measure(k: usize, len: usize, calls: usize, turns: &[Turn]) -> Result<Vec
         // a seat that is dropped leaves its groups: only a failure may do so before all are done
         let run = |mut seat: Seat| move || Ok((rounds(&mut seat, len, calls)?, seat));
         let threads: Vec<_> = seats.into_iter().map(|s| scope.spawn(run(s))).collect();
-        let done = threads.into_iter().map(|thread| thread.join());
-        let done = done.map(|done| done.unwrap_or_else(|wrong| panic::resume_unwind(wrong)));
-        done.collect::<Result<Vec<_>, Error>>()
+        threads
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|wrong| panic::resume_unwind(wrong))
+            })
+            .collect::<Result<Vec<_>, Error>>()
     })?;
     Ok(times[0].0.iter().map(|of| Summary::of(of)).collect())
 }
