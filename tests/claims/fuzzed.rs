@@ -122,7 +122,7 @@ pub fn small_run(data: &Path, set: impl FnOnce(&mut run::Options)) -> anyhow::Re
         gpus: Some(1),
         epochs: 3,
         data: Some(Data::Dir(data.into())),
-        device: d2l::DeviceKind::Cpu,
+        device: concise::devices::DeviceKind::Cpu,
         threads: Some(1),
         ..run::Options::default()
     };
@@ -186,7 +186,7 @@ fn parsed<'a, O: Args + FromArgMatches>(
 /// Nothing is trained, and nothing is written.
 fn without_a_folder(options: &mut run::Options) {
     options.data = Some(Data::Dir("/no/such/folder".into()));
-    options.device = d2l::DeviceKind::Cpu;
+    options.device = concise::devices::DeviceKind::Cpu;
     (options.out, options.trace, options.init) = (None, None, None);
 }
 

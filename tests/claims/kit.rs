@@ -82,7 +82,7 @@ pub fn small(gpus: usize) -> run::Options {
         data: Some(dataset::Data::Synthetic),
         limit_train: Some(50),
         limit_test: Some(20),
-        device: d2l::DeviceKind::Cpu,
+        device: concise::devices::DeviceKind::Cpu,
         ..run::Options::default()
     }
 }

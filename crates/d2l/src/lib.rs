@@ -27,9 +27,8 @@ mod timer;
 pub use accumulator::Accumulator;
 pub use animator::Animator;
 pub use devices::{
-    DeviceKind, Panicked, barrier, catch_panic, cores, cores_each, device_name, device_names,
-    devices, devices_of_kind, find_devices, on_devices, on_replica, quietly, synchronize,
-    to_device, try_all_gpus, try_gpu, view_to_device,
+    barrier, cores, device_names, devices, synchronize, to_device, try_all_gpus, try_gpu,
+    view_to_device,
 };
 pub use metrics::evaluate_accuracy_gpu;
 pub use param::{Param, backward, sgd};

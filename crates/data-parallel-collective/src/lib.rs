@@ -14,6 +14,10 @@
 //!
 //! This crate handles only vectors and tensors, no gradients and no networks.
 
+// The vectors of several processes meet as bytes, and no process converts them.
+#[cfg(target_endian = "big")]
+compile_error!("collective sends floats in little-endian order, as safetensors has them");
+
 mod algorithm;
 mod barrier;
 pub mod cost;

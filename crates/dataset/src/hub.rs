@@ -90,7 +90,9 @@ pub(crate) fn load(name: Name, stop: &StopFlag) -> Result<Answer> {
 /// Why the Hub cannot be connected to, if it cannot. Any answer in HTTP is a connection, and so none of this.
 fn unreachable(url: Url, stop: &StopFlag) -> Result<Option<String>> {
     // in a thread, because to look up a name can take longer than the client's limit
-    let answer = watched("the request", CONNECT, stop, move || client(stall())?.head(url).send());
+    let answer = watched("the request", CONNECT, stop, move || {
+        client(stall())?.head(url).send()
+    });
     let why = match answer {
         Ok(Ok(_)) => return Ok(None),
         Ok(Err(error)) => format!("cannot be reached: {}", anyhow!(error).root_cause()),

@@ -175,7 +175,7 @@ fn watch(desk: &Desk, first: Option<&str>) -> Result<()> {
 
 /// Prints the schedule of an answer, right or wrong.
 fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
-    let (name, first) = (puzzle.name, SECTIONS[1].1 + 1);
+    let (name, first) = (puzzle.name, PUZZLES.first);
     if puzzle.number() < first {
         bail!("{name} is no puzzle: they are {first} to {}", ALL.len());
     }
@@ -254,23 +254,44 @@ fn patiently<T>(check: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The sections, each with the number of its last exercise.
-const SECTIONS: [(&str, usize); 3] = [("section 13.5", 5), ("the trainer", 11), ("puzzles", 21)];
+/// Exercises that belong together, up to those of the next section.
+struct Section {
+    name: &'static str,
+    /// The number of its first exercise.
+    first: usize,
+}
+
+const SECTIONS: [Section; 3] = [
+    Section {
+        name: "section 13.5",
+        first: 1,
+    },
+    Section {
+        name: "the trainer",
+        first: 6,
+    },
+    PUZZLES,
+];
+
+const PUZZLES: Section = Section {
+    name: "puzzles",
+    first: 12,
+};
 
 /// How far the reader is, the task, and the file.
 fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
-    let (mut begin, mut all) = (0, Vec::new());
-    for (section, end) in SECTIONS {
+    let mut all = Vec::new();
+    for (i, section) in SECTIONS.iter().enumerate() {
+        let next = SECTIONS.get(i + 1).map_or(ALL.len() + 1, |next| next.first);
         let mut marks = String::new();
-        for exercise in &ALL[begin..end] {
+        for exercise in &ALL[section.first - 1..next - 1] {
             marks.push(if desk.is_solved(exercise)? {
                 '●'
             } else {
                 '○'
             });
         }
-        all.push(format!("{section} {marks}"));
-        begin = end;
+        all.push(format!("{} {marks}", section.name));
     }
     say!("{}\n\n{}\n", all.join("  "), heading(exercise));
     say!("{}\n", exercise.task());

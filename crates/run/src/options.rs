@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use clap::Parser;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
-use d2l::DeviceKind;
 use dataset::{Data, Name};
+use devices::DeviceKind;
 use functional::Precision;
 
 use crate::interrupt::ends;

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::sync::Mutex;
 
 use candle_core::Device;
-use d2l::{Panicked, device_names};
 use devices::lock;
+use devices::{Panicked, device_names};
 use functional::Allocator;
 
 /// The names of the run's devices. A static, because a panic leaves nothing else of a run.

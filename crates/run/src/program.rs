@@ -12,7 +12,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, FromArgMatches};
-use d2l::{catch_panic, quietly};
+use devices::{catch_panic, quietly};
 
 use crate::bad_input::BadInput;
 use crate::command_line::parse;

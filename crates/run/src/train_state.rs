@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use candle_core::Tensor;
-use d2l::{Param, device_name};
+use d2l::Param;
+use devices::device_name;
 use training::compare;
 
 /// A network in training, on one device or several. [`Run`](crate::Run) is told of it after every step: it is what

@@ -3,7 +3,7 @@
 
 mod cores;
 mod norms;
-mod peers;
+mod others;
 mod receive;
 mod reducer;
 mod refusal;
@@ -13,7 +13,7 @@ mod slot;
 mod workers;
 
 pub(crate) use cores::Cores;
-pub(crate) use peers::Memberships;
+pub(crate) use others::Memberships;
 pub(crate) use refusal::Refusal;
 pub(crate) use replica::{Loss, Replica, Shared, StepJob};
 pub(crate) use slot::{NamedState, Slot, state_name};

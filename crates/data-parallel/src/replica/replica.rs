@@ -10,7 +10,7 @@ use devices::{Context, ensure, or_panic};
 use functional::{Backward, Network, Summation, Value, not_finite, not_finite_sum};
 
 use super::cores::Cores;
-use super::peers::{GradientSums, Memberships, Peers};
+use super::others::{GradientSums, Memberships, Others};
 use super::refusal::Refusal;
 use super::slot::Slot;
 use crate::batch_tensors::BatchTensors;
@@ -46,7 +46,7 @@ pub(crate) struct Replica {
     net: Box<dyn AnyNetwork>,
     pub state: NetworkState,
     /// None after an error in a step.
-    peers: Option<Peers>,
+    others: Option<Others>,
     how: Replication,
     /// The seed of random numbers in training.
     seed: u64,
@@ -122,11 +122,11 @@ impl Replica {
         shared: Shared,
     ) -> Result<Self> {
         let rank = memberships.gradients.rank();
-        let peers = Peers::new(name, memberships, how, &state.device(), &shared.cores)?;
+        let others = Others::new(name, memberships, how, &state.device(), &shared.cores)?;
         Ok(Self {
             net,
             state,
-            peers: Some(peers),
+            others: Some(others),
             how: how.clone(),
             seed,
             rank,
@@ -153,8 +153,8 @@ impl Replica {
         let examples = share.examples;
         let written = self.compute(|replica| replica.write(minibatch, share, slot));
         // outside of the replica's turn on the cores: the others may need them to come here
-        let peers = self.peers.as_mut().context(FAILED)?;
-        let all_could = peers.all_agree(written.is_ok())?;
+        let others = self.others.as_mut().context(FAILED)?;
+        let all_could = others.all_agree(written.is_ok())?;
         if !all_could {
             self.in_step = !self.shared.alone;
         }
@@ -185,7 +185,7 @@ impl Replica {
             None => None,
             Some(divisor) => {
                 if computed.is_none() {
-                    self.peers()?.hand_in(slot, 0)?;
+                    self.others()?.hand_in(slot, 0)?;
                 }
                 self.update(minibatch, slot, divisor)?
             }
@@ -207,14 +207,14 @@ impl Replica {
     ) -> Result<Option<Refusal>> {
         self.in_step = true;
         slot.keep_buffers(&self.state)?;
-        self.peers()?.hand_in(slot, 0)?;
+        self.others()?.hand_in(slot, 0)?;
         self.update(minibatch, slot, divisor)
     }
 
     /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch. Where
     /// norms are synchronized, the replicas begin again with new memberships.
     pub fn drop_step(&mut self, slot: &mut Slot, norms: Option<Member>) -> Result<()> {
-        self.peers()?.join_norms(norms);
+        self.others()?.join_norms(norms);
         slot.gradients.zero();
         slot.set_back_buffers(&self.state)
     }
@@ -234,7 +234,7 @@ impl Replica {
         slot: &mut Slot,
     ) -> Result<Option<Written>> {
         let examples = share.examples;
-        if examples == 0 && self.peers()?.norms.is_none() {
+        if examples == 0 && self.others()?.norms.is_none() {
             return Ok(None);
         }
         let pass = DropoutPass {
@@ -286,7 +286,7 @@ impl Replica {
         slot: &mut Slot,
         handed_in: &mut usize,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        let peers = self.peers()?;
+        let others = self.others()?;
         let is_last = minibatch.step_with.is_some();
         let mut bad_loss = None;
         let mut forward_done = |loss: Option<f32>| {
@@ -301,13 +301,16 @@ impl Replica {
             }
         };
         let mut ready = |bucket| {
-            peers.check_norms_are_used()?;
+            others.check_norms_are_used()?;
             *handed_in += 1;
-            peers.hand_in_bucket(bucket)
+            others.hand_in_bucket(bucket)
         };
         let outputs: Vec<&Value> = written.outputs.iter().collect();
         let how = Backward {
-            norms: peers.norms.clone().map(|norms| norms as Arc<dyn Summation>),
+            norms: others
+                .norms
+                .clone()
+                .map(|norms| norms as Arc<dyn Summation>),
             outputs: &outputs,
             forward_done: Some(&mut forward_done),
             ready: (is_last && self.how.overlap).then_some(&mut ready),
@@ -317,12 +320,12 @@ impl Replica {
             return Err(Refusal::loss(loss).into());
         }
         let loss = loss?;
-        peers.check_norms_are_used()?;
+        others.check_norms_are_used()?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if is_last && self.how.overlap {
-            peers.hand_in_used(slot)?;
+            others.hand_in_used(slot)?;
         } else if is_last {
-            peers.hand_in(slot, 0)?;
+            others.hand_in(slot, 0)?;
         } else if minibatch.checks_numbers
             && self.shared.alone
             && let Some((part, value)) = slot.gradients.not_finite()
@@ -353,14 +356,14 @@ impl Replica {
     /// it has not yet handed in, and waits for the sums as the others do.
     fn give_up(&self, minibatch: &StepJob, slot: &mut Slot, handed_in: usize) -> Result<()> {
         minibatch.dropped.store(true, Ordering::SeqCst);
-        let peers = self.peers()?;
-        peers.leave_norms();
+        let others = self.others()?;
+        others.leave_norms();
         slot.renew_gradients()?;
         if minibatch.step_with.is_none() {
             return Ok(());
         }
-        peers.hand_in(slot, handed_in)?;
-        peers.sums(slot)?;
+        others.hand_in(slot, handed_in)?;
+        others.sums(slot)?;
         slot.renew_gradients()
     }
 
@@ -376,7 +379,7 @@ impl Replica {
             buckets,
             are_finite,
             used,
-        } = self.peers()?.sums(slot)?;
+        } = self.others()?.sums(slot)?;
         let dropped = minibatch.dropped.load(Ordering::SeqCst);
         let refused = self.compute(|_| {
             let _span = tracing::info_span!("update").entered();
@@ -421,20 +424,20 @@ impl Replica {
         self.compute(|replica| replica.net.forward_all(&values(x)?, false)?.eval())
     }
 
-    fn peers(&self) -> Result<&Peers> {
-        self.peers.as_ref().context(FAILED)
+    fn others(&self) -> Result<&Others> {
+        self.others.as_ref().context(FAILED)
     }
 
     /// The reason behind an error of this replica: an error of the sums, if one has failed.
     pub fn cause(&self, error: Error) -> Error {
-        let of_peers = self.peers.as_ref().and_then(Peers::failure);
+        let of_peers = self.others.as_ref().and_then(Others::failure);
         of_peers.unwrap_or(error)
     }
 
     /// Leaves all groups: the other replicas no longer wait for this one.
     pub fn leave(&mut self) {
-        if let Some(peers) = self.peers.take() {
-            peers.leave();
+        if let Some(others) = self.others.take() {
+            others.leave();
         }
     }
 }

@@ -58,7 +58,8 @@ impl Cache {
             let waits = format!("another process is downloading {name}; waiting for its end");
             say(&waits);
             let waits = file.try_clone().with_context(cannot_write)?;
-            watched("the lock", Duration::MAX, stop, move || waits.lock())?.with_context(cannot_write)?;
+            watched("the lock", Duration::MAX, stop, move || waits.lock())?
+                .with_context(cannot_write)?;
         }
         Ok(file)
     }

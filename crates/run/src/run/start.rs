@@ -6,8 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::Device;
 use candle_core::utils::cuda_is_available;
-use d2l::find_devices as find;
-use d2l::{device_name, device_names, try_share_cores};
+use d2l::try_share_cores;
 use dataset::{DataIter, Dataset};
 use functional::Precision;
 
@@ -20,7 +19,7 @@ use crate::out_of_memory;
 use crate::record::Record;
 use crate::say::{is_quiet, one_line, say, set_quiet};
 use crate::trace::Trace;
-use devices::{GivenCores, Process};
+use devices::{GivenCores, Process, device_name, device_names, find_devices as find};
 use training::files::check_is_file;
 
 /// Sets what belongs to the whole process: how it computes, prints, and hears signals. Returns the cores of each
@@ -47,7 +46,7 @@ pub(super) fn set_up(
 
 /// Prints what was chosen.
 pub(super) fn print_start(chosen: &Chosen, options: &Options) {
-    let (cores, given) = (d2l::cores(), devices::given_cores());
+    let (cores, given) = (devices::cores(), devices::given_cores());
     let unused = unused_threads(given, options.threads);
     let on_cpu = chosen.devices[0].is_cpu();
     let no_bf16 = (on_cpu && options.precision == Precision::Bf16)

@@ -177,7 +177,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 mod tests {
     use super::*;
     use candle_core::{Device, Result};
-    use d2l::on_replica;
+    use devices::on_replica;
 
     /// The spans of this thread: other tests may record, and have spans, meanwhile.
     fn own(timeline: &Timeline) -> Vec<(&str, usize)> {

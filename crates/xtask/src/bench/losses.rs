@@ -2,8 +2,9 @@
 //! place.
 
 use anyhow::Result;
-use d2l::{DeviceKind, devices_of_kind, share_cores};
+use d2l::share_cores;
 use dataset::Data;
+use devices::{DeviceKind, devices_of_kind};
 
 use super::options::CpuOptions;
 use super::work::Network;

@@ -4,7 +4,8 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer};
-use d2l::{DeviceKind, devices_of_kind, share_cores};
+use d2l::share_cores;
+use devices::{DeviceKind, devices_of_kind};
 use functional::cross_entropy;
 use run::BatchLoss;
 

@@ -1,7 +1,7 @@
 //! Which GPU it is.
 
 use anyhow::{Context, Result, bail};
-use d2l::{DeviceKind, devices_of_kind};
+use devices::{DeviceKind, devices_of_kind};
 use run::{Gpu, gpu};
 
 use crate::bench::machine::ask;

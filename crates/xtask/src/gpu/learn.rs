@@ -1,8 +1,8 @@
 //! How well the networks learn on a GPU, with the book's settings.
 
 use anyhow::Result;
-use d2l::DeviceKind;
 use dataset::Data;
+use devices::DeviceKind;
 use run::{Precision, Summary};
 
 use super::options::{GpuOptions, Report};

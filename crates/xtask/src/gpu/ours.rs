@@ -6,8 +6,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use clap::{Args, ValueEnum};
-use d2l::{DeviceKind, devices_of_kind, synchronize};
 use dataset::Data;
+use devices::{DeviceKind, devices_of_kind, synchronize};
 use run::{BatchLoss, Gpu, gpu};
 
 use crate::bench::ours::{TrainStep, minibatch, version, with_step};

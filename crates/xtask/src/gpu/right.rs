@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
-use d2l::{DeviceKind, devices_of_kind};
+use devices::{DeviceKind, devices_of_kind};
 use functional::{Precision, set_precision};
 
 use super::options::{GpuOptions, Report};

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use d2l::{DeviceKind, devices_of_kind, share_cores};
+use d2l::share_cores;
+use devices::{DeviceKind, devices_of_kind};
 
 use super::machine::Spent;
 use super::options::{STEPS, write};

@@ -24,7 +24,7 @@ pub(crate) struct Memberships {
 }
 
 /// The other replicas, as one sees them. It loses them when it fails in a step.
-pub(crate) struct Peers {
+pub(crate) struct Others {
     agreement: Member,
     reducer: Reducer,
     /// If batch norm is over the whole minibatch.
@@ -43,7 +43,7 @@ pub(crate) struct GradientSums {
     pub used: Vec<bool>,
 }
 
-impl Peers {
+impl Others {
     /// Starts the thread that sums the gradients of the replica `name` on `device`.
     pub fn new(
         name: &str,
