@@ -160,7 +160,7 @@ pub fn arguments(bytes: &[u8]) {
         }),
         _ => parsed(args, |mut options: concise::Options| {
             without_a_folder(&mut options.run);
-            options.backend = concise::Backend::Threads;
+            options.backend = concise::ProcessGroupBackend::Threads;
             concise::train(&options)
         }),
     }

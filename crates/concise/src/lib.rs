@@ -31,6 +31,6 @@ pub use data_parallel::evaluate_accuracy as evaluate_accuracy_gpus; // the book'
 pub use data_parallel::*;
 pub use {d2l, dataset};
 
-pub use options::{Backend, Options};
+pub use options::{Options, ProcessGroupBackend};
 pub use resnet::{Residual, Resnet18, resnet18};
 pub use train::{BOOK, train};

@@ -26,9 +26,9 @@ pub struct Options {
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "W", help_heading = TRAINING)]
     pub weight_decay: f64,
 
-    /// Schedule of the learning rate over the steps of the run
-    #[arg(long, value_enum, default_value_t = Schedule::Constant, value_name = "NAME", help_heading = TRAINING)]
-    pub schedule: Schedule,
+    /// LrSchedule of the learning rate over the steps of the run
+    #[arg(long, value_enum, default_value_t = LrSchedule::Constant, value_name = "NAME", help_heading = TRAINING)]
+    pub schedule: LrSchedule,
 
     /// Steps at the beginning in which the learning rate rises along a line
     #[arg(long, default_value_t = 0, value_name = "STEPS", help_heading = TRAINING)]
@@ -63,8 +63,8 @@ pub struct Options {
     pub split: Option<Weights>,
 
     /// How several processes communicate; they share the --gpus replicas
-    #[arg(long, value_enum, default_value_t = Backend::Threads, value_name = "KIND", help_heading = TOGETHER)]
-    pub backend: Backend,
+    #[arg(long, value_enum, default_value_t = ProcessGroupBackend::Threads, value_name = "KIND", help_heading = TOGETHER)]
+    pub backend: ProcessGroupBackend,
 
     /// How long to wait for a replica that does not arrive
     #[arg(long, default_value_t = 600.0, allow_negative_numbers = true, value_name = "SECONDS", help_heading = TOGETHER)]
@@ -100,7 +100,7 @@ fn weights(text: &str) -> Result<Weights, &'static str> {
 
 /// How the processes of a run communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Backend {
+pub enum ProcessGroupBackend {
     /// One process, with a thread for each replica
     Threads,
     /// Processes under mpirun
@@ -109,7 +109,7 @@ pub enum Backend {
 
 /// What becomes of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Schedule {
+pub enum LrSchedule {
     /// It stays, as in the book
     Constant,
     /// Down to 0 along a line
@@ -185,11 +185,11 @@ impl Options {
     pub(crate) fn schedule(&self, run: &Run) -> Box<dyn Fn(usize) -> f64 + Send + Sync> {
         let left = self.steps(run).saturating_sub(self.warmup);
         match self.schedule {
-            Schedule::Constant => Box::new(warmup(self.warmup, |_| 1.0)),
-            Schedule::Linear => Box::new(warmup(self.warmup, linear(left))),
-            Schedule::Cosine => Box::new(warmup(self.warmup, cosine(left))),
-            Schedule::Step => Box::new(warmup(self.warmup, step(left.div_ceil(3).max(1), 0.1))),
-            Schedule::OneCycle => Box::new(warmup(self.warmup, one_cycle(left))),
+            LrSchedule::Constant => Box::new(warmup(self.warmup, |_| 1.0)),
+            LrSchedule::Linear => Box::new(warmup(self.warmup, linear(left))),
+            LrSchedule::Cosine => Box::new(warmup(self.warmup, cosine(left))),
+            LrSchedule::Step => Box::new(warmup(self.warmup, step(left.div_ceil(3).max(1), 0.1))),
+            LrSchedule::OneCycle => Box::new(warmup(self.warmup, one_cycle(left))),
         }
     }
 
@@ -197,7 +197,7 @@ impl Options {
     pub(crate) fn schedule_settings(&self, run: &Run) -> String {
         let schedule = self.schedule.to_possible_value().expect("none is hidden");
         let steps = match self.schedule {
-            Schedule::Constant => String::new(),
+            LrSchedule::Constant => String::new(),
             _ => format!(" in {} steps", self.steps(run)),
         };
         let (name, warmup) = (schedule.get_name(), self.warmup);
@@ -217,8 +217,8 @@ impl Options {
     /// The processes of the run.
     pub(crate) fn processes(&self) -> Result<Processes> {
         match self.backend {
-            Backend::Threads => Ok(Processes::alone()),
-            Backend::Mpi => Processes::mpi(Some(self.patience()))
+            ProcessGroupBackend::Threads => Ok(Processes::alone()),
+            ProcessGroupBackend::Mpi => Processes::mpi(Some(self.patience()))
                 .context("--backend mpi")
                 .map_err(unless_lost),
         }

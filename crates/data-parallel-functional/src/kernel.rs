@@ -8,7 +8,7 @@ use crate::descriptors::loss::CrossEntropy;
 use crate::descriptors::norm::Norm;
 use crate::descriptors::pool::{Average, GlobalAverage, Maximum};
 use crate::descriptors::{Add, Mean, Relu, Sum};
-use crate::memory::bucket::Values;
+use crate::memory::bucket::BucketMemory;
 use crate::statistics::Summation;
 use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
@@ -120,10 +120,10 @@ pub(crate) trait Backend: Sized + 'static {
     ) -> Result<()>;
 
     /// Makes the memory of a bucket ready to write gradients to it.
-    fn open(stream: &Self::Stream, values: &mut Values) -> Result<Self::Open>;
+    fn open(stream: &Self::Stream, values: &mut BucketMemory) -> Result<Self::Open>;
 
     /// Ends the writing: gives back the memory that [`open`](Self::open) took.
-    fn close(stream: &Self::Stream, open: Self::Open) -> Result<Values>;
+    fn close(stream: &Self::Stream, open: Self::Open) -> Result<BucketMemory>;
 
     /// Slices of open buckets, in the order of `parts`: each part is the number of a bucket and a range of its elements.
     /// No two parts overlap.

@@ -18,7 +18,7 @@
 //! losses that a training writes down.
 //!
 //! On the CPU an operation uses as many threads as [`threads::budget`] says, and its bits do not depend on it. On a
-//! GPU [`set_precision`] and [`set_deterministic`] say how exact it is. With [`Backward::norms`] batch norms take
+//! GPU [`set_precision`] and [`set_deterministic`] say how exact it is. With [`BackwardOptions::norms`] batch norms take
 //! their statistics over several parts of a minibatch.
 //!
 //! This crate knows no model, no dataset and no replica, and it converts no tensor that does not fit: that is an error,
@@ -64,12 +64,12 @@ pub use cpu::finite::not_finite;
 pub use graph::candle::{Candle, candle, candle_fn};
 pub use graph::checked::{GradientChecks, Variables};
 pub use graph::difference::{GradientError, check_gradients};
-pub use graph::gradients::{Backward, Gradients, Ready, backward};
+pub use graph::gradients::{BackwardOptions, Gradients, Ready, backward};
 pub use graph::losses::{binary_cross_entropy, cross_entropy, masked_cross_entropy, squared_error};
 pub use graph::network::{Network, NetworkFn, network_fn};
 pub use graph::value::Value;
 pub use memory::allocator::Allocator;
-pub use memory::bucket::{Bucket, Part, Values, bucket_sizes};
+pub use memory::bucket::{Bucket, BucketMemory, Part, bucket_sizes};
 pub use memory::limits::check as check_memory;
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, not_finite_sum, sgd};
 pub use settings::algorithms::{algorithms, set_algorithms};

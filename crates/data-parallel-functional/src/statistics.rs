@@ -5,7 +5,7 @@
 use crate::descriptors::norm::{EPS, MOMENTUM, Norm};
 use candle_core::{Result, Tensor, Var, bail};
 
-/// Sums vectors over all replicas that take part, for [`Backward::norms`](crate::Backward::norms).
+/// Sums vectors over all replicas that take part, for [`BackwardOptions::norms`](crate::BackwardOptions::norms).
 ///
 /// All replicas bring vectors of the same lengths in the same order, because all evaluate the same
 /// network and run its backward pass for the same gradients.

@@ -234,7 +234,7 @@ impl Checkpoints {
         let trainers = trainers.into();
         self.check_trainers(&trainers)?;
         let (number, keep) = (self.number(&trainers), self.keep);
-        let checkpoint = content::write(&self.net, &trainers, &self.own, &lock(&self.progress))?;
+        let checkpoint = content::collect(&self.net, &trainers, &self.own, &lock(&self.progress))?;
         self.in_folder(|folder| folder.save(number, &checkpoint, keep))?;
         let position = Some(lock(&self.progress).position());
         self.saved = Saved { number, position };

@@ -7,13 +7,13 @@ use devices::{bail, ensure, lock};
 use functional::Optimizer;
 
 /// A factor of the learning rate for each step, counted from 0.
-pub(crate) type Schedule = dyn Fn(usize) -> f64 + Send + Sync;
+pub(crate) type LrSchedule = dyn Fn(usize) -> f64 + Send + Sync;
 
 pub(crate) struct UpdateRule {
     pub optimizer: Arc<dyn Optimizer>,
     /// The learning rate that [`Trainer::set_lr`](crate::Trainer::set_lr) has set; without one it is the optimizer's.
     pub lr: Option<f64>,
-    pub schedule: Option<Arc<Schedule>>,
+    pub schedule: Option<Arc<LrSchedule>>,
     asked: Mutex<Asked>,
     /// A factor of the learning rate for each parameter. Those with 0 are not trained.
     pub rates: Vec<f64>,
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn schedules_that_were_different_at_any_step_are_told_apart() {
-        let line = |schedule: Arc<Schedule>, taken: &[usize]| {
+        let line = |schedule: Arc<LrSchedule>, taken: &[usize]| {
             let mut rule = UpdateRule::new(Sgd::new(0.1), 1);
             rule.schedule = Some(schedule);
             let lines = taken.iter().map(|taken| rule.schedule_line(*taken));

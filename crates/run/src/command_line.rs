@@ -10,8 +10,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use dataset::Data;
 
 use crate::bad_input::BadInput;
-use crate::checkpoint::{Checkpoint, folder_of_a_run};
 use crate::options::{Book, Options};
+use crate::saved_run::{SavedRun, folder_of_a_run};
 
 const STATUS: &str = "\
 Exit status: 0 the run completed; 1 the run failed; 2 an option, the data or the initial \
@@ -44,7 +44,7 @@ where
 
 /// The command line of the run in a folder, which is one of this program.
 fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
-    let (run, _) = Checkpoint::load(&mut folder_of_a_run(folder)?)?;
+    let (run, _) = SavedRun::load(&mut folder_of_a_run(folder)?)?;
     let first_setting = run.header.settings.lines().next().unwrap_or_default();
     let network = first_setting.trim_start_matches("network ");
     ensure!(

@@ -6,7 +6,6 @@
 
 mod bad_input;
 mod bar;
-mod checkpoint;
 mod command_line;
 mod gpu;
 mod interrupt;
@@ -16,6 +15,7 @@ mod out_of_memory;
 mod program;
 mod record;
 mod run;
+mod saved_run;
 mod say;
 mod timeline;
 mod trace;

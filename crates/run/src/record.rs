@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 
-use crate::checkpoint::{Header, KEPT, checkpoint};
 use crate::lines::{ACCURACY, EPOCHS, Epoch, LOSS, Lines, STEPS, Sizes};
 use crate::options::is_same_folder;
+use crate::saved_run::{Header, KEPT, to_checkpoint};
 use crate::say::{quoted, warn};
 use training::{CheckpointFolder, Folder, NEWEST, files, weights};
 
@@ -108,7 +108,7 @@ impl Record {
         mut folder: CheckpointFolder,
         tensors: &[(String, Tensor)],
     ) -> Result<()> {
-        folder.begin(&checkpoint(&self.header, &Lines::default(), tensors)?)?;
+        folder.begin(&to_checkpoint(&self.header, &Lines::default(), tensors)?)?;
         for name in ALL {
             folder.folder().remove(name)?;
         }
@@ -148,7 +148,7 @@ impl Record {
         if self.checked_folder()?.is_none() {
             return Ok(());
         }
-        let saved = checkpoint(&self.header, &self.lines, tensors).and_then(|checkpoint| {
+        let saved = to_checkpoint(&self.header, &self.lines, tensors).and_then(|checkpoint| {
             let folder = self.folder.as_mut().context("it is there")?;
             Ok(folder.save(self.lines.losses.len(), &checkpoint, KEPT)?)
         });
@@ -270,7 +270,7 @@ pub(crate) fn is_of_a_run(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Checkpoint;
+    use crate::saved_run::SavedRun;
 
     const SIZES: Sizes = Sizes {
         epochs: 1,
@@ -294,7 +294,7 @@ mod tests {
     }
 
     fn losses(path: &Path) -> Result<(Vec<f32>, Option<String>)> {
-        let (found, damaged) = Checkpoint::load(&mut CheckpointFolder::open(path)?)?;
+        let (found, damaged) = SavedRun::load(&mut CheckpointFolder::open(path)?)?;
         Ok((found.lines.losses, damaged))
     }
 
@@ -313,7 +313,7 @@ mod tests {
             drop(three_steps(folder.path())?);
             put(&folder.path().join(NEWEST))?;
             let mut opened = CheckpointFolder::open(folder.path())?;
-            let (from, damaged) = Checkpoint::load(&mut opened)?;
+            let (from, damaged) = SavedRun::load(&mut opened)?;
             assert!(damaged.is_some_and(|why| why.contains(NEWEST)));
             let mut record = Record::new(SIZES);
             record.lines = from.lines;

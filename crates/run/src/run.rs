@@ -18,11 +18,11 @@ use dataset::DataIter;
 
 use crate::bad_input::BadInput;
 use crate::bar::Bar;
-use crate::checkpoint::{Checkpoint, Header};
 use crate::interrupt::{self, interrupted};
 use crate::lines::{Epoch, Sizes};
 use crate::options::{Book, Options};
 use crate::record::Record;
+use crate::saved_run::{Header, SavedRun};
 use crate::say::{is_quiet, quoted, say};
 use crate::trace::Trace;
 use crate::train_state::TrainState;
@@ -310,7 +310,7 @@ impl Run {
     }
 
     /// Stands where the run stood that took a checkpoint.
-    fn catch_up(&mut self, from: &Checkpoint) -> Result<()> {
+    fn catch_up(&mut self, from: &SavedRun) -> Result<()> {
         let (steps, epochs) = (from.lines.losses.len(), &from.lines.epochs);
         let begun = steps - epochs.len() * self.record.sizes.steps_per_epoch();
         self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun)?;

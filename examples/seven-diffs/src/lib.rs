@@ -21,7 +21,7 @@ use std::thread;
 use anyhow::Result;
 use candle_core::{Device, Tensor, Var};
 use collective::{GroupOptions, Member};
-use functional::{Bucket, OptimizerState, Part, Update, Value, Values};
+use functional::{Bucket, BucketMemory, OptimizerState, Part, Update, Value};
 
 /// What every step trains.
 #[derive(Clone)]
@@ -162,7 +162,7 @@ impl Optimizer {
         let sum = Bucket {
             index: 0,
             parts: [Part { parameter, range }].into(),
-            values: Values::Floats(sum.flatten_all()?.to_vec1()?),
+            values: BucketMemory::Floats(sum.flatten_all()?.to_vec1()?),
         };
         let how = Update {
             lr: self.rule.lr(),
@@ -246,9 +246,9 @@ pub fn dot(h: &Value, dh: &Tensor) -> Result<Value> {
 ///
 /// # Panics
 /// If it is on a GPU: the steps are not.
-pub fn floats(values: Values) -> Vec<f32> {
+pub fn floats(values: BucketMemory) -> Vec<f32> {
     match values {
-        Values::Floats(floats) => floats,
-        Values::Tensor(_) => panic!("a bucket on a GPU"),
+        BucketMemory::Floats(floats) => floats,
+        BucketMemory::Tensor(_) => panic!("a bucket on a GPU"),
     }
 }

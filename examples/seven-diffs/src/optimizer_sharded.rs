@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::Result;
 use candle_core::{Tensor, Var};
 use collective::Member;
-use functional::{Backward, Bucket, Gradients, Values, cross_entropy};
+use functional::{BackwardOptions, Bucket, BucketMemory, Gradients, cross_entropy};
 
 use crate::{
     Job, Optimizer, copies, floats, lenet, on_threads, own_part, shard, tensor, unflatten,
@@ -50,9 +50,9 @@ impl Replica {
             })?;
             // if the other thread has ended, its error says why
             let leave = &mut |bucket| ready.send(bucket).or(Ok(()));
-            let how = Backward {
+            let how = BackwardOptions {
                 ready: Some(leave),
-                ..Backward::default()
+                ..BackwardOptions::default()
             };
             gradients.backward_with(&l, how)?;
             drop(ready);
@@ -75,7 +75,7 @@ impl Replica {
 /// The bucket with the sums over all members.
 #[tracing::instrument(skip_all, name = "all-reduce")]
 fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
-    let values = Values::Floats(member.all_reduce(floats(bucket.values))?);
+    let values = BucketMemory::Floats(member.all_reduce(floats(bucket.values))?);
     Ok(Bucket { values, ..bucket })
 }
 

@@ -7,7 +7,9 @@ use std::thread;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor, Var};
 use collective::{Member, group};
-use functional::{Backward, Bucket, Gradients, Summation, Value, Values, cross_entropy};
+use functional::{
+    BackwardOptions, Bucket, BucketMemory, Gradients, Summation, Value, cross_entropy,
+};
 
 use crate::{Job, Optimizer, copies, floats, layer, on_threads, shard};
 
@@ -66,10 +68,10 @@ impl Replica {
             })?;
             // if the other thread has ended, its error says why
             let leave = &mut |bucket| ready.send(bucket).or(Ok(()));
-            let how = Backward {
+            let how = BackwardOptions {
                 ready: Some(leave),
                 norms: Some(self.norms.clone()),
-                ..Backward::default()
+                ..BackwardOptions::default()
             };
             gradients.backward_with(&l, how)?;
             drop(ready);
@@ -97,7 +99,7 @@ impl Summation for OverAll {
 /// The bucket with the sums over all members.
 #[tracing::instrument(skip_all, name = "all-reduce")]
 fn all_reduce(bucket: Bucket, member: &mut Member) -> Result<Bucket> {
-    let values = Values::Floats(member.all_reduce(floats(bucket.values))?);
+    let values = BucketMemory::Floats(member.all_reduce(floats(bucket.values))?);
     Ok(Bucket { values, ..bucket })
 }
 

@@ -1,7 +1,7 @@
 //! The all-reduce alone, and AdamW on it, without a trainer.
 
 use data_parallel::collective::{self, GroupOptions, Member};
-use data_parallel::functional::{Gradients, OptimizerState, Update, Values};
+use data_parallel::functional::{Gradients, OptimizerState, Update, BucketMemory};
 use data_parallel::prelude::*;
 
 /// What `f` returns on each of `k` threads, with a member of one group.
@@ -46,7 +46,7 @@ fn adamw_on_two_threads() -> Result<()> {
             let mut buckets = Vec::new();
             gradients.give(&mut |bucket| Ok(buckets.push(bucket)))?;
             for bucket in &mut buckets {
-                if let Values::Floats(sums) = &mut bucket.values {
+                if let BucketMemory::Floats(sums) = &mut bucket.values {
                     *sums = member.all_reduce(std::mem::take(sums))?;
                 }
             }

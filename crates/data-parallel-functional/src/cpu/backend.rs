@@ -2,13 +2,13 @@
 
 use crate::cpu::budget;
 use crate::cpu::buffer::{Buffer, check_room};
-use crate::cpu::conv::Alone;
+use crate::cpu::conv::ConvolutionKernel;
 use crate::cpu::gradient::Grad;
 use crate::cpu::one_channel::OneChannel;
 use crate::cpu::winograd::Pooled;
 use crate::descriptors::convolution::Convolution;
 use crate::kernel::{Backend, Cpu, Input, Kernel, Op};
-use crate::memory::bucket::Values;
+use crate::memory::bucket::BucketMemory;
 use crate::memory::tensors::{self, TensorMemory};
 use crate::settings::precision::arithmetic;
 use candle_core::{Device, Result, Storage, Tensor, bail};
@@ -115,17 +115,17 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn open(_: &(), values: &mut Values) -> Result<Open> {
+    fn open(_: &(), values: &mut BucketMemory) -> Result<Open> {
         Ok(match values {
-            Values::Floats(floats) => Open::Floats(std::mem::take(floats)),
-            Values::Tensor(tensor) => Open::Tensor(TensorMemory::new(tensor.clone())?),
+            BucketMemory::Floats(floats) => Open::Floats(std::mem::take(floats)),
+            BucketMemory::Tensor(tensor) => Open::Tensor(TensorMemory::new(tensor.clone())?),
         })
     }
 
-    fn close(_: &(), open: Open) -> Result<Values> {
+    fn close(_: &(), open: Open) -> Result<BucketMemory> {
         Ok(match open {
-            Open::Floats(floats) => Values::Floats(floats),
-            Open::Tensor(taken) => Values::Tensor(taken.put_back()),
+            Open::Floats(floats) => BucketMemory::Floats(floats),
+            Open::Tensor(taken) => BucketMemory::Tensor(taken.put_back()),
         })
     }
 
@@ -173,5 +173,6 @@ fn convolution(op: Convolution) -> Option<Box<dyn Kernel<Cpu>>> {
     if let Some(one_channel) = OneChannel::new(&op) {
         return Some(Box::new(one_channel));
     }
-    (op.pool == 1).then(|| Box::new(Alone::new(op.geometry, op.relu)) as Box<dyn Kernel<Cpu>>)
+    (op.pool == 1)
+        .then(|| Box::new(ConvolutionKernel::new(op.geometry, op.relu)) as Box<dyn Kernel<Cpu>>)
 }

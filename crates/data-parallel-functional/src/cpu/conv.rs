@@ -137,13 +137,13 @@ impl Geometry {
 }
 
 /// A convolution on the CPU, with its ReLU or with nothing behind it.
-pub(crate) struct Alone {
+pub(crate) struct ConvolutionKernel {
     geometry: Geometry,
     relu: bool,
     winograd: bool,
 }
 
-impl Alone {
+impl ConvolutionKernel {
     pub(crate) fn new(geometry: Geometry, relu: bool) -> Self {
         Self {
             relu,
@@ -153,7 +153,7 @@ impl Alone {
     }
 }
 
-impl Kernel<Cpu> for Alone {
+impl Kernel<Cpu> for ConvolutionKernel {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let bias = x.get(2).copied();
         if self.winograd {

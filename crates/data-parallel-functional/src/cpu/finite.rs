@@ -3,7 +3,7 @@
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::simd::vectorized;
 use crate::cpu::threads::for_each_chunk;
-use crate::memory::bucket::{Part, Values};
+use crate::memory::bucket::{BucketMemory, Part};
 use crate::memory::tensors::read_all;
 use candle_core::{DType, Result, Tensor};
 
@@ -34,7 +34,10 @@ pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
 }
 
 /// The first of the parts of a bucket that is NaN or infinite, with its value; none on a GPU.
-pub(crate) fn not_finite_part<'a>(values: &Values, parts: &'a [Part]) -> Option<(&'a Part, f32)> {
+pub(crate) fn not_finite_part<'a>(
+    values: &BucketMemory,
+    parts: &'a [Part],
+) -> Option<(&'a Part, f32)> {
     let first = |floats: &[f32]| {
         if are_finite(floats) {
             return None;
@@ -46,8 +49,8 @@ pub(crate) fn not_finite_part<'a>(values: &Values, parts: &'a [Part]) -> Option<
         })
     };
     match values {
-        Values::Floats(floats) => first(floats),
-        Values::Tensor(tensor) if tensor.device().is_cpu() => {
+        BucketMemory::Floats(floats) => first(floats),
+        BucketMemory::Tensor(tensor) if tensor.device().is_cpu() => {
             read_all(std::slice::from_ref(tensor), |floats| Ok(first(floats[0]))).ok()?
         }
         _ => None,

@@ -10,7 +10,7 @@ use super::stream::Stream;
 use super::tensors::{tensor, with_floats, with_memory_of};
 use crate::descriptors::convolution::Geometry;
 use crate::kernel::{Backend, Input, Kernel, Op};
-use crate::memory::bucket::Values;
+use crate::memory::bucket::BucketMemory;
 use crate::settings::precision::{Precision, arithmetic};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::ops::Range;
@@ -134,8 +134,8 @@ impl Backend for Cuda {
         gradient.give(stream, part)
     }
 
-    fn open(stream: &Arc<Stream>, values: &mut Values) -> Result<Open> {
-        let Values::Tensor(tensor) = values else {
+    fn open(stream: &Arc<Stream>, values: &mut BucketMemory) -> Result<Open> {
+        let BucketMemory::Tensor(tensor) = values else {
             bail!("a bucket of the gradients is not on a GPU")
         };
         let floats = with_memory_of(tensor, stream, Ok)?;
@@ -144,9 +144,9 @@ impl Backend for Cuda {
     }
 
     /// A reader on another stream waits for what was written until here.
-    fn close(stream: &Arc<Stream>, open: Open) -> Result<Values> {
+    fn close(stream: &Arc<Stream>, open: Open) -> Result<BucketMemory> {
         with_memory_of(&open.tensor, stream, |_| Ok(()))?;
-        Ok(Values::Tensor(open.tensor))
+        Ok(BucketMemory::Tensor(open.tensor))
     }
 
     fn parts(buckets: &mut [Option<Open>], parts: &[(usize, Range<usize>)]) -> Vec<Floats> {

@@ -8,7 +8,7 @@ use super::writing::{Parameter, Writing, fill, unused};
 use crate::cpu::finite::not_finite_part;
 use crate::kernel::Cpu;
 use crate::kernel::{Backend, Pass};
-use crate::memory::bucket::{self, Bucket, Part, Values};
+use crate::memory::bucket::{self, Bucket, BucketMemory, Part};
 use crate::statistics::Summation;
 use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
 use devices::retry_with_empty_cache;
@@ -51,7 +51,7 @@ pub fn backward<'a>(
             bail!("backward: a parameter is given twice")
         }
         params.push((i.to_string(), param.as_tensor().clone()));
-        buckets.push((i..i + 1, Values::Tensor(grad.as_tensor().clone())));
+        buckets.push((i..i + 1, BucketMemory::Tensor(grad.as_tensor().clone())));
     }
     Gradients::with(params, buckets).backward(loss)
 }
@@ -63,7 +63,7 @@ pub fn backward<'a>(
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use functional::{Backward, Gradients, Value, Values};
+/// use functional::{BackwardOptions, Gradients, Value, BucketMemory};
 /// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let b = Var::new(&[3f32], &Device::Cpu)?;
 /// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
@@ -71,9 +71,9 @@ pub fn backward<'a>(
 /// let loss = Value::new(&x)?.linear(&w, Some(&b))?.sum()?;
 /// let mut buckets = Vec::new();
 /// // an all-reduce would begin with each bucket at once, while backward goes on
-/// gradients.backward_with(&loss, Backward { ready: Some(&mut |bucket| Ok(buckets.push(bucket))), ..Backward::default() })?;
+/// gradients.backward_with(&loss, BackwardOptions { ready: Some(&mut |bucket| Ok(buckets.push(bucket))), ..BackwardOptions::default() })?;
 /// for (bucket, expected) in buckets.into_iter().zip([&[1.][..], &[10., 20.]]) {
-///     assert!(matches!(&bucket.values, Values::Floats(floats) if floats == expected));
+///     assert!(matches!(&bucket.values, BucketMemory::Floats(floats) if floats == expected));
 ///     gradients.put_back(bucket)?;
 /// }
 /// # Ok::<(), candle_core::Error>(())
@@ -85,7 +85,7 @@ pub struct Gradients {
     /// The parts of each bucket; the first bucket has the last parameters.
     layout: Vec<Arc<[Part]>>,
     /// The memory of each bucket; none while it is handed out.
-    buckets: Vec<Option<Values>>,
+    buckets: Vec<Option<BucketMemory>>,
     allow_unused: bool,
     /// A backward pass began that did not end well.
     failed: bool,
@@ -93,7 +93,7 @@ pub struct Gradients {
 
 /// How [`Gradients::backward_with`] runs. The default is [`Gradients::backward`]'s.
 #[derive(Default)]
-pub struct Backward<'a> {
+pub struct BackwardOptions<'a> {
     /// Sums the statistics of batch norms in training over replicas; with none, each norm takes those of its own
     /// values. Then a minibatch in parts gives what it gives as a whole. In PyTorch: `nn.SyncBatchNorm`.
     pub norms: Option<Arc<dyn Summation>>,
@@ -130,8 +130,8 @@ impl Gradients {
         for numbers in bucket::share_out(&lens, bucket_len) {
             let len = lens[numbers.clone()].iter().sum();
             let values = match params[numbers.start].1.device() {
-                Device::Cpu => Values::Floats(vec![0.; len]),
-                device => Values::Tensor(retry_with_empty_cache(|| {
+                Device::Cpu => BucketMemory::Floats(vec![0.; len]),
+                device => BucketMemory::Tensor(retry_with_empty_cache(|| {
                     Tensor::zeros(len, DType::F32, device)
                 })?),
             };
@@ -144,7 +144,7 @@ impl Gradients {
     }
 
     /// For parameters with names, in buckets of which each has the parameters of these numbers.
-    fn with(params: Vec<(String, Tensor)>, buckets: Vec<(Range<usize>, Values)>) -> Self {
+    fn with(params: Vec<(String, Tensor)>, buckets: Vec<(Range<usize>, BucketMemory)>) -> Self {
         let numbered = params.iter().enumerate();
         let by_id = numbered
             .map(|(number, (_, tensor))| (tensor.id(), number))
@@ -233,14 +233,14 @@ impl Gradients {
     /// device; and where a bucket is out. If the error came in the middle of the pass, [`zero`](Self::zero) has to
     /// come first afterwards.
     pub fn backward(&mut self, loss: &Value) -> Result<Tensor> {
-        self.backward_with(loss, Backward::default())
+        self.backward_with(loss, BackwardOptions::default())
     }
 
     /// As [`backward`](Self::backward), in the way that `how` says.
     ///
     /// # Errors
     /// As of [`backward`](Self::backward); of `ready`, after which buckets may be out; and of the summation.
-    pub fn backward_with(&mut self, loss: &Value, how: Backward<'_>) -> Result<Tensor> {
+    pub fn backward_with(&mut self, loss: &Value, how: BackwardOptions<'_>) -> Result<Tensor> {
         self.check(loss)?;
         match loss.device() {
             #[cfg(feature = "cuda")]
@@ -249,7 +249,7 @@ impl Gradients {
         }
     }
 
-    fn run<B: Backend>(&mut self, loss: &Value, how: Backward<'_>) -> Result<Tensor> {
+    fn run<B: Backend>(&mut self, loss: &Value, how: BackwardOptions<'_>) -> Result<Tensor> {
         let computed = loss.computed()?;
         let outputs = [&[&computed], how.outputs].concat();
         let tape = compile::<B>(&outputs)?;
@@ -407,8 +407,8 @@ impl Gradients {
         let first = parts.first();
         let device = first.map(|part| self.parameters[part.parameter].tensor.device());
         let is_at_home = device.is_none_or(|device| match &values {
-            Values::Floats(_) => device.is_cpu(),
-            Values::Tensor(tensor) => tensor.device().same_device(device),
+            BucketMemory::Floats(_) => device.is_cpu(),
+            BucketMemory::Tensor(tensor) => tensor.device().same_device(device),
         });
         if !is_at_home {
             bail!("cannot put back bucket {index}: it is not on the device of its parameters")

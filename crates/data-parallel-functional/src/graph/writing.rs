@@ -1,7 +1,7 @@
 //! Gradient views: the slices of the buckets that a backward pass writes to.
 
 use crate::kernel::{Backend, Grad};
-use crate::memory::bucket::{Part, Values};
+use crate::memory::bucket::{BucketMemory, Part};
 use candle_core::{Result, Tensor, bail};
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(crate) struct Parameter {
 pub(crate) fn fill(
     parameters: &mut [Parameter],
     parts: &[Part],
-    values: &mut Values,
+    values: &mut BucketMemory,
 ) -> Result<()> {
     for part in parts {
         let written = &mut parameters[part.parameter].written;
@@ -61,7 +61,7 @@ impl<'a, B: Backend> Writing<'a, B> {
     }
 
     /// Takes the memory of the next bucket.
-    pub fn open(&mut self, stream: &B::Stream, values: &mut Values) -> Result<()> {
+    pub fn open(&mut self, stream: &B::Stream, values: &mut BucketMemory) -> Result<()> {
         self.open.push(Some(B::open(stream, values)?));
         Ok(())
     }
@@ -92,7 +92,12 @@ impl<'a, B: Backend> Writing<'a, B> {
 
     /// Gives back the memory of a bucket whose gradients are complete. A gradient to which nothing was added is zeros if
     /// that is allowed, and else an error.
-    pub fn complete(&mut self, stream: &B::Stream, index: usize, parts: &[Part]) -> Result<Values> {
+    pub fn complete(
+        &mut self,
+        stream: &B::Stream,
+        index: usize,
+        parts: &[Part],
+    ) -> Result<BucketMemory> {
         let mut parameters = parts.iter().map(|part| &self.parameters[part.parameter]);
         let missing = parameters.find(|parameter| !parameter.touched);
         if let Some(Parameter { name, .. }) = missing.filter(|_| !self.allow_unused) {
@@ -108,7 +113,7 @@ impl<'a, B: Backend> Writing<'a, B> {
     }
 
     /// Gives back the memory of a bucket with any contents; none if it was given back before.
-    pub fn close(&mut self, stream: &B::Stream, index: usize) -> Result<Option<Values>> {
+    pub fn close(&mut self, stream: &B::Stream, index: usize) -> Result<Option<BucketMemory>> {
         let open = self.open.get_mut(index).and_then(Option::take);
         open.map(|open| B::close(stream, open)).transpose()
     }

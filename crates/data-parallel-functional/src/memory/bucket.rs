@@ -12,7 +12,7 @@ use crate::memory::tensors::with_slice_mut;
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use functional::{Gradients, Value, Values};
+/// use functional::{Gradients, Value, BucketMemory};
 /// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
 /// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
@@ -23,7 +23,7 @@ use crate::memory::tensors::with_slice_mut;
 /// let bucket = buckets.remove(0);
 /// assert_eq!((bucket.index, bucket.parts[0].parameter), (0, 0));
 /// assert_eq!(bucket.parts[0].range, 0..2);
-/// assert!(matches!(&bucket.values, Values::Floats(floats) if *floats == [10., 20.]));
+/// assert!(matches!(&bucket.values, BucketMemory::Floats(floats) if *floats == [10., 20.]));
 /// gradients.put_back(bucket)?;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
@@ -33,7 +33,7 @@ pub struct Bucket {
     /// Which parameters it holds, and where, in the order of the parameters.
     pub parts: Arc<[Part]>,
     /// The gradients themselves.
-    pub values: Values,
+    pub values: BucketMemory,
 }
 
 /// Where the gradient of one parameter lies in its bucket.
@@ -57,29 +57,29 @@ pub struct Part {
 /// The memory of a bucket.
 ///
 /// ```
-/// let values = functional::Values::Floats(vec![1., 2.]);
+/// let values = functional::BucketMemory::Floats(vec![1., 2.]);
 /// assert_eq!(values.elem_count(), 2);
 /// ```
-pub enum Values {
+pub enum BucketMemory {
     /// Of parameters on the CPU.
     Floats(Vec<f32>),
     /// Of parameters on a GPU; it has one dimension.
     Tensor(Tensor),
 }
 
-impl Values {
+impl BucketMemory {
     /// How many elements there are.
     pub fn elem_count(&self) -> usize {
         match self {
-            Values::Floats(floats) => floats.len(),
-            Values::Tensor(tensor) => tensor.elem_count(),
+            BucketMemory::Floats(floats) => floats.len(),
+            BucketMemory::Tensor(tensor) => tensor.elem_count(),
         }
     }
 
     /// A copy of some of the elements.
     ///
     /// ```
-    /// let values = functional::Values::Floats(vec![1., 2., 3.]);
+    /// let values = functional::BucketMemory::Floats(vec![1., 2., 3.]);
     /// assert_eq!(values.get(1..3)?.to_vec1::<f32>()?, [2., 3.]);
     /// # Ok::<(), candle_core::Error>(())
     /// ```
@@ -91,9 +91,9 @@ impl Values {
     /// Where there are no such elements.
     pub fn get(&self, range: Range<usize>) -> Result<Tensor> {
         match self {
-            Values::Floats(floats) => Tensor::new(&floats[range], &Device::Cpu),
+            BucketMemory::Floats(floats) => Tensor::new(&floats[range], &Device::Cpu),
             // not `copy`, which takes all of the memory along that the part lies in
-            Values::Tensor(tensor) => {
+            BucketMemory::Tensor(tensor) => {
                 let part = tensor.narrow(0, range.start, range.len())?;
                 part.force_contiguous()
             }
@@ -107,9 +107,11 @@ impl Values {
             Ok(())
         };
         match self {
-            Values::Floats(floats) => zero(floats),
-            Values::Tensor(tensor) if tensor.device().is_cpu() => with_slice_mut(tensor, zero),
-            Values::Tensor(tensor) => {
+            BucketMemory::Floats(floats) => zero(floats),
+            BucketMemory::Tensor(tensor) if tensor.device().is_cpu() => {
+                with_slice_mut(tensor, zero)
+            }
+            BucketMemory::Tensor(tensor) => {
                 let zeros = Tensor::zeros(range.len(), tensor.dtype(), tensor.device())?;
                 tensor.flatten_all()?.slice_set(&zeros, 0, range.start)
             }

@@ -51,13 +51,13 @@ impl SelfContained for Attention {
             .reshape((batch, tokens, 3, heads, width / heads))?
             .permute((2, 0, 3, 1, 4))?
             .contiguous()?;
-        let scores = (x.get(0)?.matmul(&x.get(1)?.t()?)? * f64::from(self.scale()))?;
+        let of_all = (x.get(0)?.matmul(&x.get(1)?.t()?)? * f64::from(self.scale()))?;
         let seen = Tensor::tril2(tokens, DType::F32, x.device())?;
-        let scores = scores.broadcast_add(&((1. - seen)? * -1e9)?)?;
-        let scores = scores
+        let scores = of_all.broadcast_add(&((1. - seen)? * -1e9)?)?;
+        let powers = scores
             .broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?
             .exp()?;
-        let weights = scores.broadcast_div(&scores.sum_keepdim(D::Minus1)?)?;
+        let weights = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
         let y = weights.matmul(&x.get(2)?)?.transpose(1, 2)?;
         y.reshape((batch, tokens, width))
     }

@@ -6,14 +6,14 @@ use super::{Data, Optimizer, Slice};
 use crate::cpu::finite::not_finite_part;
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
-use crate::memory::bucket::{Bucket, Part, Values};
+use crate::memory::bucket::{Bucket, BucketMemory, Part};
 use devices::retry_with_empty_cache;
 
 /// The state of an optimizer for all parameters; it is empty before the first step.
 #[derive(Default)]
 pub struct OptimizerState {
     /// For each bucket one memory for each name of the state, laid out as the bucket is.
-    buckets: Vec<Vec<Values>>,
+    buckets: Vec<Vec<BucketMemory>>,
     /// The steps that each parameter has taken.
     steps: Vec<u64>,
 }
@@ -105,10 +105,12 @@ impl OptimizerState {
         self.steps.resize(params, 0);
         for bucket in &sums[self.buckets.len()..] {
             let zeros = |_: &&str| match &bucket.values {
-                Values::Floats(sums) => Ok(Values::Floats(vec![0.; sums.len()])),
-                Values::Tensor(sums) => Ok(Values::Tensor(retry_with_empty_cache(|| {
-                    sums.zeros_like()
-                })?)),
+                BucketMemory::Floats(sums) => Ok(BucketMemory::Floats(vec![0.; sums.len()])),
+                BucketMemory::Tensor(sums) => {
+                    Ok(BucketMemory::Tensor(retry_with_empty_cache(|| {
+                        sums.zeros_like()
+                    })?))
+                }
             };
             let state = optimizer.state().iter().map(zeros);
             self.buckets.push(state.collect::<Result<_>>()?);
@@ -117,7 +119,7 @@ impl OptimizerState {
     }
 
     /// The state of each bucket, in the order of the names in [`state`](Optimizer::state).
-    pub fn buckets(&self) -> &[Vec<Values>] {
+    pub fn buckets(&self) -> &[Vec<BucketMemory>] {
         &self.buckets
     }
 
@@ -127,7 +129,7 @@ impl OptimizerState {
     }
 
     /// Goes on with the state of another one.
-    pub fn new(buckets: Vec<Vec<Values>>, steps: Vec<u64>) -> Self {
+    pub fn new(buckets: Vec<Vec<BucketMemory>>, steps: Vec<u64>) -> Self {
         Self { buckets, steps }
     }
 }
@@ -136,12 +138,12 @@ impl OptimizerState {
 /// wait for the GPU.
 ///
 /// ```
-/// use functional::{Bucket, Part, Values, not_finite_sum};
+/// use functional::{Bucket, Part, BucketMemory, not_finite_sum};
 /// let part = |parameter, range| Part { parameter, range };
 /// let bucket = |values: [f32; 3]| Bucket {
 ///     index: 0,
 ///     parts: [part(0, 0..1), part(1, 1..3)].into(),
-///     values: Values::Floats(values.to_vec()),
+///     values: BucketMemory::Floats(values.to_vec()),
 /// };
 /// assert!(not_finite_sum(&[bucket([1., 2., 3.])]).is_none());
 /// let sums = [bucket([1., 2., f32::INFINITY])];
@@ -172,14 +174,14 @@ fn check(params: &[(&str, &Var)], sums: &[Bucket], rates: &[f64]) -> Result<()> 
 }
 
 /// The sums and the state of each part of a bucket.
-fn data<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Data<'a>>> {
+fn data<'a>(bucket: &'a Bucket, state: &'a mut [BucketMemory]) -> Result<Vec<Data<'a>>> {
     let parts = bucket.parts.iter();
     match &bucket.values {
-        Values::Floats(sums) => {
+        BucketMemory::Floats(sums) => {
             let mut rest: Vec<&mut [f32]> = Vec::new();
             for values in state {
                 match values {
-                    Values::Floats(floats) if floats.len() == sums.len() => rest.push(floats),
+                    BucketMemory::Floats(floats) if floats.len() == sums.len() => rest.push(floats),
                     _ => bail!("the optimizer's state is that of another optimizer or network"),
                 }
             }
@@ -193,9 +195,9 @@ fn data<'a>(bucket: &'a Bucket, state: &'a mut [Values]) -> Result<Vec<Data<'a>>
             });
             Ok(data.collect())
         }
-        Values::Tensor(sums) => {
-            let tensor = |values: &mut Values| match values {
-                Values::Tensor(tensor) if tensor.dims() == sums.dims() => Ok(tensor.clone()),
+        BucketMemory::Tensor(sums) => {
+            let tensor = |values: &mut BucketMemory| match values {
+                BucketMemory::Tensor(tensor) if tensor.dims() == sums.dims() => Ok(tensor.clone()),
                 _ => bail!("the optimizer's state is that of another optimizer or network"),
             };
             let state: Vec<Tensor> = state.iter_mut().map(tensor).collect::<Result<_>>()?;
@@ -223,8 +225,8 @@ fn norm(sums: &[Bucket], rates: &[f64]) -> Result<f64> {
         let has_a_rate = |part: &&Part| rates[part.parameter] != 0.;
         for part in bucket.parts.iter().filter(has_a_rate) {
             all += match &bucket.values {
-                Values::Floats(sums) => squares(&sums[part.range.clone()]),
-                Values::Tensor(sums) => {
+                BucketMemory::Floats(sums) => squares(&sums[part.range.clone()]),
+                BucketMemory::Tensor(sums) => {
                     let sums = sums.narrow(0, part.range.start, part.range.len())?;
                     let squares = sums.sqr()?.sum_all()?.to_device(&Device::Cpu)?;
                     f64::from(squares.to_scalar::<f32>()?)

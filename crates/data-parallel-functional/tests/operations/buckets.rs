@@ -4,7 +4,7 @@
 use crate::both::Both;
 use crate::support::*;
 use candle_core::{Device, Result, Tensor, Var, bail};
-use functional::{Backward, Bucket, Gradients, Part, Value, Values};
+use functional::{BackwardOptions, Bucket, BucketMemory, Gradients, Part, Value};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -328,12 +328,12 @@ fn an_error_behind_forward_writes_no_gradient() -> Result<()> {
     let mut seen = None;
     let refused = gradients.backward_with(
         &loss()?,
-        Backward {
+        BackwardOptions {
             forward_done: Some(&mut |loss| {
                 seen = loss;
                 bail!("it is too large")
             }),
-            ..Backward::default()
+            ..BackwardOptions::default()
         },
     );
     assert_refused("it is too large", refused);
@@ -348,7 +348,7 @@ fn bucket(index: usize, len: usize) -> Bucket {
     Bucket {
         index,
         parts: [].into(),
-        values: Values::Floats(vec![1.; len]),
+        values: BucketMemory::Floats(vec![1.; len]),
     }
 }
 
@@ -368,7 +368,7 @@ fn a_bucket_is_in_or_out() -> Result<()> {
     let too_small = "cannot put back bucket 1 with 8 elements: it had 9";
     assert_refused(too_small, gradients.put_back(bucket(1, 8)));
     let elsewhere = Bucket {
-        values: Values::Tensor(tensor(vec![1.; 8], 8)),
+        values: BucketMemory::Tensor(tensor(vec![1.; 8], 8)),
         ..bucket(1, 0)
     };
     assert_refused(too_small, gradients.put_back(elsewhere));
@@ -422,7 +422,7 @@ fn a_bucket_that_is_not_wanted_ends_the_pass() -> Result<()> {
 /// Takes all buckets, and puts these values back in the place of the second.
 fn exchange(gradients: &mut Gradients, values: Tensor) -> Result<()> {
     let mut out = taken(gradients);
-    out[1].values = Values::Tensor(values);
+    out[1].values = BucketMemory::Tensor(values);
     out.into_iter()
         .try_for_each(|bucket| gradients.put_back(bucket))?;
     gradients.zero();
@@ -456,7 +456,7 @@ fn a_bucket_that_is_a_tensor_on_the_cpu_is_looked_at() -> Result<()> {
     let mut values = vec![0.; bucket.values.elem_count()];
     values[1] = f32::NAN;
     let len = values.len();
-    bucket.values = Values::Tensor(tensor(values, len));
+    bucket.values = BucketMemory::Tensor(tensor(values, len));
     gradients.put_back(bucket)?;
     let found = gradients.not_finite();
     assert_eq!(found.map(|(part, _)| part.parameter), Some(0));

@@ -8,8 +8,8 @@ use crate::networks::{self, Case};
 use crate::support::*;
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
 use functional::{
-    AdamW, Bucket, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice, Summation,
-    Update, Value, Values, cross_entropy, set_deterministic, set_precision, squared_error,
+    AdamW, Bucket, BucketMemory, Gradients, Optimizer, OptimizerState, Part, Precision, Sgd, Slice,
+    Summation, Update, Value, cross_entropy, set_deterministic, set_precision, squared_error,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -194,8 +194,8 @@ fn three_steps(
         index: 0,
         parts: [part(0, 0..n), part(1, n..n + 3)].into(),
         values: match device.is_cpu() {
-            true => Values::Floats(sums.to_vec1()?),
-            false => Values::Tensor(sums),
+            true => BucketMemory::Floats(sums.to_vec1()?),
+            false => BucketMemory::Tensor(sums),
         },
     };
     let (mut state, buckets) = (OptimizerState::default(), [bucket]);

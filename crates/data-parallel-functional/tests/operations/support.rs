@@ -1,7 +1,9 @@
 //! Numbers, gradients and comparisons that the tests share.
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var};
-use functional::{Backward, Bucket, Gradients, Network, Ready, Summation, Value, Values, candle};
+use functional::{
+    BackwardOptions, Bucket, BucketMemory, Gradients, Network, Ready, Summation, Value, candle,
+};
 use proptest::test_runner::Config as ProptestConfig;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -74,8 +76,8 @@ pub fn in_one_bucket(loss: &Value, params: &[Var]) -> Vec<f32> {
 
 pub fn values_of(bucket: &Bucket) -> Vec<f32> {
     match &bucket.values {
-        Values::Floats(floats) => floats.clone(),
-        Values::Tensor(tensor) => values(tensor),
+        BucketMemory::Floats(floats) => floats.clone(),
+        BucketMemory::Tensor(tensor) => values(tensor),
     }
 }
 
@@ -107,19 +109,22 @@ pub fn in_buckets(gradients: &mut Gradients, loss: &Value) -> Result<Vec<(usize,
 
 /// A pass that hands out its buckets to `ready`.
 pub fn backward_into(gradients: &mut Gradients, loss: &Value, ready: Ready<'_>) -> Result<Tensor> {
-    let how = Backward {
+    let how = BackwardOptions {
         ready: Some(ready),
-        ..Backward::default()
+        ..BackwardOptions::default()
     };
     gradients.backward_with(loss, how)
 }
 
 /// How to take a pass that also computes `outputs`, with batch norms that share their statistics over `norms`.
-pub fn with<'a>(norms: Option<Arc<dyn Summation>>, outputs: &'a [&'a Value]) -> Backward<'a> {
-    Backward {
+pub fn with<'a>(
+    norms: Option<Arc<dyn Summation>>,
+    outputs: &'a [&'a Value],
+) -> BackwardOptions<'a> {
+    BackwardOptions {
         norms,
         outputs,
-        ..Backward::default()
+        ..BackwardOptions::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{assert_refused, in_one_bucket, random, values};
 use candle_core::{DType, Device, Result, Tensor, Var};
-use functional::{Bucket, Gradients, OptimizerState, Part, Sgd, Update, Value, Values};
+use functional::{Bucket, BucketMemory, Gradients, OptimizerState, Part, Sgd, Update, Value};
 
 fn var(shape: &[usize], seed: u64) -> Var {
     Var::from_tensor(&random(shape, seed)).unwrap()
@@ -72,7 +72,7 @@ fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     let expected = "p has 6 elements, the sum of its gradients 5";
     refused(expected, momentum, new(), 5);
     let of_another = "the optimizer's state is that of another optimizer or network";
-    let floats = vec![Values::Floats(vec![0.; 5])];
+    let floats = vec![BucketMemory::Floats(vec![0.; 5])];
     for state in [floats, vec![]] {
         let state = OptimizerState::new(vec![state], vec![1]);
         refused(of_another, momentum, state, 6);
@@ -89,7 +89,7 @@ fn bucket(len: usize) -> Bucket {
     Bucket {
         index: 0,
         parts: [part].into(),
-        values: Values::Floats(vec![1.; len]),
+        values: BucketMemory::Floats(vec![1.; len]),
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn check_names(net: &DataParallel) -> Result<()> {
 ///
 /// # Errors
 /// If replicas differ, a number is NaN or infinite, or gradients wait for their step.
-pub(super) fn write(
+pub(super) fn collect(
     net: &DataParallel,
     trainers: &[&Trainer],
     own: &BTreeMap<String, Tensor>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{Device, Error, Result, Tensor};
 use collective::Member;
 use devices::message;
-use functional::{Bucket, Values};
+use functional::{Bucket, BucketMemory};
 
 use super::cores::Cores;
 use super::norms::Norms;
@@ -101,9 +101,9 @@ impl Others {
             index: slot.gradients.layout().len(),
             parts: [].into(),
             values: if self.device.is_cpu() {
-                Values::Floats(used)
+                BucketMemory::Floats(used)
             } else {
-                Values::Tensor(Tensor::new(used, &self.device)?)
+                BucketMemory::Tensor(Tensor::new(used, &self.device)?)
             },
         })
     }
@@ -118,8 +118,8 @@ impl Others {
         }
         let used = if self.allow_unused {
             let replicas: Vec<f32> = match self.reducer.sum()?.bucket.values {
-                Values::Floats(replicas) => replicas,
-                Values::Tensor(replicas) => replicas.to_vec1()?,
+                BucketMemory::Floats(replicas) => replicas,
+                BucketMemory::Tensor(replicas) => replicas.to_vec1()?,
             };
             let is_used = |replicas| replicas > 0.0;
             replicas.into_iter().map(is_used).collect()

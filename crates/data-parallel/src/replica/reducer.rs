@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use candle_core::{Device, Result, Tensor};
 use collective::{CommunicationStream, Member};
 use devices::{Context, or_panic, retry_with_empty_cache};
-use functional::{Bucket, Values};
+use functional::{Bucket, BucketMemory};
 
 use super::receive::receive;
 use crate::replication::ReduceOn;
@@ -127,12 +127,12 @@ fn all_reduce(
 ) -> Result<Summed> {
     let mut is_finite = false;
     bucket.values = match bucket.values {
-        Values::Floats(floats) => {
+        BucketMemory::Floats(floats) => {
             let (sums, are_finite) = member.all_reduce_finite(floats)?;
             is_finite = are_finite;
-            Values::Floats(sums)
+            BucketMemory::Floats(sums)
         }
-        Values::Tensor(tensor) => {
+        BucketMemory::Tensor(tensor) => {
             let tensor = stream.take(tensor)?;
             let sum = match reduce_on {
                 ReduceOn::Device => member.all_reduce_tensor(&tensor)?,
@@ -144,7 +144,7 @@ fn all_reduce(
                 }
             };
             stream.give_back(tensor)?; // so that its memory is freed after the others have read it
-            Values::Tensor(stream.give_back(sum)?)
+            BucketMemory::Tensor(stream.give_back(sum)?)
         }
     };
     Ok(Summed { bucket, is_finite })

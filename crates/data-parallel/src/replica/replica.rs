@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
 use devices::{Context, ensure, or_panic};
-use functional::{Backward, Network, Summation, Value, not_finite, not_finite_sum};
+use functional::{BackwardOptions, Network, Summation, Value, not_finite, not_finite_sum};
 
 use super::cores::Cores;
 use super::others::{GradientSums, Memberships, Others};
@@ -306,7 +306,7 @@ impl Replica {
             others.hand_in_bucket(bucket)
         };
         let outputs: Vec<&Value> = written.outputs.iter().collect();
-        let how = Backward {
+        let how = BackwardOptions {
             norms: others
                 .norms
                 .clone()

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Result, Tensor, Var};
 use devices::ensure;
 use functional::{
-    Bucket, GradientChecks, Gradients, OptimizerState, Part, Update, Values, Variables,
+    Bucket, BucketMemory, GradientChecks, Gradients, OptimizerState, Part, Update, Variables,
 };
 
 use crate::network_state::NetworkState;
@@ -194,7 +194,7 @@ impl Slot {
     }
 
     /// One part of the state for all parameters of a bucket. A parameter of which there is none has zeros.
-    fn values(&self, name: &str, parts: &[Part], named: &NamedState) -> Result<Values> {
+    fn values(&self, name: &str, parts: &[Part], named: &NamedState) -> Result<BucketMemory> {
         let of_param = |part: &Part| {
             let number = self.trained[part.parameter];
             let (param, var) = &self.parameters[number];
@@ -207,9 +207,9 @@ impl Slot {
         let of_params = parts.iter().map(of_param).collect::<Result<Vec<_>>>()?;
         let all = Tensor::cat(&of_params, 0)?;
         Ok(if all.device().is_cpu() {
-            Values::Floats(all.to_vec1()?)
+            BucketMemory::Floats(all.to_vec1()?)
         } else {
-            Values::Tensor(all)
+            BucketMemory::Tensor(all)
         })
     }
 }

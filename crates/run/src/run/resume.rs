@@ -5,15 +5,15 @@ use std::path::Path;
 use anyhow::Result;
 use training::CheckpointFolder;
 
-use crate::checkpoint::{Checkpoint, folder_of_a_run};
 use crate::lines::Sizes;
+use crate::saved_run::{SavedRun, folder_of_a_run};
 use crate::say::{is_quiet, say, warn};
 
 /// The checkpoint that a run goes on from, and its folder.
 #[derive(Debug)]
 pub(super) struct Resumed {
     pub folder: CheckpointFolder,
-    pub from: Checkpoint,
+    pub from: SavedRun,
 }
 
 impl Resumed {
@@ -24,7 +24,7 @@ impl Resumed {
         if !is_quiet() {
             folder.folder().lock()?;
         }
-        let (from, damaged) = Checkpoint::load(&mut folder)?;
+        let (from, damaged) = SavedRun::load(&mut folder)?;
         if let Some(why) = damaged {
             let step = from.lines.losses.len();
             warn(format_args!(

@@ -37,15 +37,16 @@ pub(crate) struct Header {
     pub algorithms: Vec<(String, String)>,
 }
 
+/// What a checkpoint has.
 #[derive(Debug)]
-pub(crate) struct Checkpoint {
+pub(crate) struct SavedRun {
     pub header: Header,
     /// What the tables had.
     pub lines: Lines,
     pub tensors: HashMap<String, Tensor>,
 }
 
-impl Checkpoint {
+impl SavedRun {
     /// The newest one of a folder that is whole; and if that is not the newest one, why.
     pub fn load(folder: &mut CheckpointFolder) -> Result<(Self, Option<String>)> {
         let found = folder
@@ -85,7 +86,7 @@ fn holds_none(path: &Path) -> String {
 }
 
 /// The checkpoint of a run that has these lines.
-pub(crate) fn checkpoint(
+pub(crate) fn to_checkpoint(
     header: &Header,
     lines: &Lines,
     tensors: &[(String, Tensor)],
@@ -111,7 +112,7 @@ mod tests {
     fn what_a_run_keeps_comes_back() -> Result<()> {
         let place = tempfile::tempdir()?;
         let mut folder = folder_of_a_run(place.path())?;
-        let none = Checkpoint::load(&mut folder).unwrap_err().to_string();
+        let none = SavedRun::load(&mut folder).unwrap_err().to_string();
         assert!(none.contains("holds no checkpoint"), "{none}");
         let header = Header {
             settings: "lr 0.1\nimages \"synthetic\"".into(),
@@ -129,12 +130,12 @@ mod tests {
             epochs: vec![epoch],
         };
         let w = [("W".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu)?)];
-        folder.save(5, &checkpoint(&header, &lines, &w)?, KEPT)?;
-        let (found, damaged) = Checkpoint::load(&mut folder)?;
+        folder.save(5, &to_checkpoint(&header, &lines, &w)?, KEPT)?;
+        let (found, damaged) = SavedRun::load(&mut folder)?;
         assert_eq!((found.header, found.lines, damaged), (header, lines, None));
         assert_eq!(found.tensors["W"].to_vec1::<f32>()?, [1.0, 2.0]);
         folder.save(6, &training::Checkpoint::default(), KEPT)?;
-        let other = format!("{:#}", Checkpoint::load(&mut folder).unwrap_err());
+        let other = format!("{:#}", SavedRun::load(&mut folder).unwrap_err());
         assert!(other.contains("not of a program of the book"), "{other}");
         Ok(())
     }
