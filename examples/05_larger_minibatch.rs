@@ -16,10 +16,8 @@ use scratch::{get_params, init_params, lenet, train_batch};
 fn train(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result<[f64; 3]> {
     d2l::share_cores(Some(k), k);
     let devices = d2l::devices(k)?;
-    let params = init_params(seed)?
-        .into_iter()
-        .map(|p| p * 10.0)
-        .collect::<Result<Vec<_>, _>>()?;
+    let scaled = init_params(seed)?.into_iter().map(|p| p * 10.0);
+    let params = scaled.collect::<Result<Vec<_>, _>>()?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params = copies.collect::<Result<Vec<_>, _>>()?;
     let (train_iter, _) = data.iters(16 * k)?;

@@ -19,10 +19,8 @@ const RATES: [f64; 5] = [0.025, 0.05, 0.1, 0.2, 0.4];
 fn accuracy_with(data: &Dataset, k: usize, batch_size: usize, lr: f64) -> Result<f64> {
     d2l::share_cores(Some(k), k);
     let devices = d2l::devices(k)?;
-    let params = init_params(0)?
-        .into_iter()
-        .map(|p| p * 10.0)
-        .collect::<Result<Vec<_>, _>>()?;
+    let scaled = init_params(0)?.into_iter().map(|p| p * 10.0);
+    let params = scaled.collect::<Result<Vec<_>, _>>()?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params = copies.collect::<Result<Vec<_>, _>>()?;
     let (train_iter, _) = data.iters(batch_size)?;

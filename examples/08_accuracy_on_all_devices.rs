@@ -33,10 +33,8 @@ fn evaluate_accuracy_on_all(
 /// Trains LeNet on all `devices` for an epoch. The weights begin ten times as large as the book's, so that
 /// the network learns at once.
 fn trained(devices: &[Device], train_iter: &DataIter) -> Result<Vec<Vec<Param>>> {
-    let params = init_params(0)?
-        .into_iter()
-        .map(|p| p * 10.0)
-        .collect::<candle_core::Result<Vec<_>>>()?;
+    let scaled = init_params(0)?.into_iter().map(|p| p * 10.0);
+    let params = scaled.collect::<candle_core::Result<Vec<_>>>()?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params: Vec<_> = copies.collect::<candle_core::Result<_>>()?;
     for batch in train_iter.epoch(1) {

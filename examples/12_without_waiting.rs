@@ -27,10 +27,8 @@ fn communicate(w: &[Vec<Param>]) -> candle_core::Result<()> {
 /// of gradients, those of the minibatch before.
 fn an_epoch_on_two(data: &Dataset, overlap: bool, lr: f64) -> anyhow::Result<(f64, f64)> {
     let devices = d2l::devices(2)?;
-    let params = init_params(0)?
-        .into_iter()
-        .map(|p| p * 10.0)
-        .collect::<Result<Vec<_>, _>>()?;
+    let scaled = init_params(0)?.into_iter().map(|p| p * 10.0);
+    let params = scaled.collect::<Result<Vec<_>, _>>()?;
     let copy = |device| get_params(&params, device);
     let w = devices.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
     let last = devices.iter().map(copy).collect::<Result<Vec<_>, _>>()?;

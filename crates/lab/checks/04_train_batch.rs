@@ -16,17 +16,13 @@ pub fn check() -> Result<()> {
 
 fn step(n: usize, k: usize, what: &str) -> Result<()> {
     // ten times the book's weights, because its first gradients are nearly zero
-    let params = scratch::init_params(0)?
-        .into_iter()
-        .map(|p| p * 10.0)
-        .collect::<candle_core::Result<Vec<_>>>()?;
+    let scaled = scratch::init_params(0)?.into_iter().map(|p| p * 10.0);
+    let params = scaled.collect::<candle_core::Result<Vec<_>>>()?;
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (n, 1, 28, 28))?;
     let y = Tensor::from_iter((0..n as u32).map(|i| 3 * i % 10), &Device::Cpu)?;
     let devices = vec![Device::Cpu; k];
-    let replicas = devices
-        .iter()
-        .map(|d| scratch::get_params(&params, d))
-        .collect::<candle_core::Result<Vec<_>>>()?;
+    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
+    let replicas = copies.collect::<candle_core::Result<Vec<_>>>()?;
     let loss = train_batch(&x, &y, &replicas, &devices, 0.5)?;
 
     for j in 1..k {
