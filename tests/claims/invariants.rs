@@ -12,6 +12,8 @@ trials![
     imports_run_downwards,
     scratch_is_plain,
     scratch_is_no_longer_than_the_page,
+    the_training_of_concise_is_a_page,
+    what_is_not_tested_has_no_tests,
     unsafe_stands_only_where_it_may_and_says_why,
     functional_knows_no_network_and_collective_no_gradient,
     only_dataset_opens_datasets_and_only_collective_talks,
@@ -167,6 +169,47 @@ fn scratch_is_no_longer_than_the_page() -> Result<()> {
         ensure!(count <= *most, "{count} lines: {line}");
     }
     ensure!(limits.next().is_none(), "a function is missing");
+    Ok(())
+}
+
+/// Gluon's function has eighteen lines.
+fn the_training_of_concise_is_a_page() -> Result<()> {
+    let text = code(&fs::read_to_string(root().join("crates/concise/src/train.rs"))?);
+    let (_, function) = text.split_once("pub fn train").context("no train")?;
+    let lines = function.lines().filter(|line| !line.trim().is_empty());
+    let count = lines.count();
+    ensure!(count <= 30, "train has {count} lines");
+    let words = ["Disagreement", "abort", "into_inner", "std::"];
+    has_none("concise::train", &text, &words)
+}
+
+/// A target that is no test has no tests. So nothing is linked that runs none, and no test is left out.
+fn what_is_not_tested_has_no_tests() -> Result<()> {
+    let mut found = 0;
+    for (krate, _) in IMPORTS {
+        let manifest = root().join("crates").join(package(krate)).join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest)?;
+        let targets = manifest.split("\n[").filter(|part| part.contains("test = false"));
+        for target in targets {
+            let of = |key: &str| {
+                let mut lines = target.lines();
+                lines.find_map(|line| line.strip_prefix(key)?.split('"').nth(1))
+            };
+            let path = match (of("path = "), target.starts_with("lib]")) {
+                (Some(path), _) => format!("crates/{}/{path}", package(krate)),
+                (None, true) => src(krate),
+                (None, false) => anyhow::bail!("{krate}: a target without a path"),
+            };
+            let text = if path.ends_with(".rs") {
+                fs::read_to_string(root().join(&path))?
+            } else {
+                all_of(&path)?
+            };
+            has_none(&path, &text, &["#[test]", "#[cfg(test)]", "\nmod tests"])?;
+            found += 1;
+        }
+    }
+    ensure!(found > 5, "{found} targets have test = false");
     Ok(())
 }
 
