@@ -174,7 +174,9 @@ fn scratch_is_no_longer_than_the_page() -> Result<()> {
 
 /// Gluon's function has eighteen lines.
 fn the_training_of_concise_is_a_page() -> Result<()> {
-    let text = code(&fs::read_to_string(root().join("crates/concise/src/train.rs"))?);
+    let text = code(&fs::read_to_string(
+        root().join("crates/concise/src/train.rs"),
+    )?);
     let (_, function) = text.split_once("pub fn train").context("no train")?;
     let lines = function.lines().filter(|line| !line.trim().is_empty());
     let count = lines.count();
@@ -187,9 +189,14 @@ fn the_training_of_concise_is_a_page() -> Result<()> {
 fn what_is_not_tested_has_no_tests() -> Result<()> {
     let mut found = 0;
     for (krate, _) in IMPORTS {
-        let manifest = root().join("crates").join(package(krate)).join("Cargo.toml");
+        let manifest = root()
+            .join("crates")
+            .join(package(krate))
+            .join("Cargo.toml");
         let manifest = fs::read_to_string(manifest)?;
-        let targets = manifest.split("\n[").filter(|part| part.contains("test = false"));
+        let targets = manifest
+            .split("\n[")
+            .filter(|part| part.contains("test = false"));
         for target in targets {
             let of = |key: &str| {
                 let mut lines = target.lines();

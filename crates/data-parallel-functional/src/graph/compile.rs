@@ -4,6 +4,7 @@
 use super::candle::CandleKernel;
 use super::tape::{Entry, Operand, Tape};
 use super::value::{Node, Source, Value};
+use crate::descriptors::pool::Average;
 use crate::kernel::{Backend, Kernel, Op, SelfContained};
 use candle_core::{Result, TensorId};
 use std::collections::HashMap;
@@ -29,6 +30,14 @@ pub(crate) fn compile<B: Backend>(outputs: &[&Value]) -> Result<Tape<B>> {
         compiler.tape.outputs.push((slot, value.dims().to_vec()));
     }
     Ok(compiler.tape)
+}
+
+/// A layer, and what follows it.
+struct Chain<'v> {
+    layer: &'v Value,
+    relu: bool,
+    /// The side of the windows of which it takes the mean; 1 without a pooling.
+    pool: usize,
 }
 
 struct Compiler<B: Backend> {
@@ -158,24 +167,10 @@ impl<B: Backend> Compiler<B> {
         }
     }
 
-    /// A layer with the ReLU and the pooling that follow it, where one entry can be all of them.
+    /// A layer with the ReLU and the pooling that follow it, if one entry can be all of them.
     fn fused(&mut self, value: &Value) -> Result<Option<Operand>> {
-        let (pool, inner) = match op(value) {
-            Some(Op::Average(average)) => {
-                let (kernel, stride) = (average.0.kernel, average.0.stride);
-                match self.read_only_here(value) {
-                    Some(inner) if kernel == stride && kernel > 1 => (kernel, inner),
-                    _ => return Ok(None),
-                }
-            }
-            _ => (1, value),
-        };
-        let (relu, layer) = match op(inner) {
-            Some(Op::Relu(_)) => match self.read_only_here(inner) {
-                Some(layer) => (true, layer),
-                None => return Ok(None),
-            },
-            _ => (false, inner),
+        let Some(Chain { layer, relu, pool }) = self.chain(value) else {
+            return Ok(None);
         };
         let Source::Op(op, inputs) = &layer.0.source else {
             return Ok(None);
@@ -198,6 +193,24 @@ impl<B: Backend> Compiler<B> {
             Op::Add(_) if pool == 1 => self.add(layer, relu),
             _ => Ok(None),
         }
+    }
+
+    /// Looks from the end of a chain at what comes before it: a pooling, a ReLU, a layer. None if something else reads a
+    /// value in between, which then has to be computed by itself.
+    fn chain<'v>(&self, value: &'v Value) -> Option<Chain<'v>> {
+        let (pool, before_pool) = match op(value) {
+            Some(Op::Average(Average(windows))) => {
+                let is_side_by_side = windows.kernel == windows.stride && windows.kernel > 1;
+                let before = self.read_only_here(value).filter(|_| is_side_by_side)?;
+                (windows.kernel, before)
+            }
+            _ => (1, value),
+        };
+        let (relu, layer) = match op(before_pool) {
+            Some(Op::Relu(_)) => (true, self.read_only_here(before_pool)?),
+            _ => (false, before_pool),
+        };
+        Some(Chain { layer, relu, pool })
     }
 
     /// The first input of `value`, if nothing else reads that.

@@ -109,6 +109,53 @@ pub struct BackwardOptions<'a> {
 /// A function that takes buckets.
 pub type Ready<'a> = &'a mut dyn FnMut(Bucket) -> Result<()>;
 
+/// The buckets while backward runs: each is handed out when it is complete, in order.
+struct HandingOut<'a, 'r, B: Backend> {
+    stream: &'a B::Stream,
+    buckets: &'a mut [Option<BucketMemory>],
+    layout: &'a [Arc<[Part]>],
+    /// For each bucket the entry that adds its last gradient.
+    complete: &'a [usize],
+    /// The number of the next bucket to hand out.
+    next: usize,
+    /// Where buckets go; without it they stay here.
+    ready: Option<Ready<'r>>,
+}
+
+impl<B: Backend> HandingOut<'_, '_, B> {
+    /// Makes all buckets ready to be written.
+    fn open(&mut self, writing: &mut Writing<'_, B>) -> Result<()> {
+        for bucket in self.buckets.iter_mut() {
+            writing.open(self.stream, bucket.as_mut().expect("all are here"))?;
+            *bucket = None;
+        }
+        Ok(())
+    }
+
+    /// Hands out the buckets that are complete once the backward pass of `entry` has run.
+    fn hand_out(&mut self, writing: &mut Writing<'_, B>, entry: usize) -> Result<()> {
+        while self
+            .complete
+            .get(self.next)
+            .is_some_and(|last| entry <= *last)
+        {
+            let index = self.next;
+            let parts = self.layout[index].clone();
+            self.next += 1;
+            let values = writing.complete(self.stream, index, &parts)?;
+            match &mut self.ready {
+                None => self.buckets[index] = Some(values),
+                Some(ready) => ready(Bucket {
+                    index,
+                    parts,
+                    values,
+                })?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Gradients {
     /// For each of `params`, which have names for messages and are all on one device. A bucket has at most
     /// `bucket_len` elements, except that a parameter is never cut: a larger one has a bucket to itself. With
@@ -326,34 +373,31 @@ impl Gradients {
         saved: &Saved<B>,
         plan: &Plan,
         complete: &[usize],
-        mut ready: Option<Ready<'_>>,
+        ready: Option<Ready<'_>>,
     ) -> Result<()> {
         let mut writing = Writing::new(&mut self.parameters, self.allow_unused);
-        let (mut next, buckets) = (0, &mut self.buckets);
-        let mut result = buckets.iter_mut().try_for_each(|bucket| {
-            writing.open(&pass.stream, bucket.as_mut().expect("all are here"))?;
-            *bucket = None;
-            Ok(())
-        });
-        let mut hand_out = |writing: &mut Writing<B>, entry: usize| {
-            while complete.get(next).is_some_and(|last| entry <= *last) {
-                let (index, parts) = (next, self.layout[next].clone());
-                next += 1;
-                let values = writing.complete(&pass.stream, index, &parts)?;
-                match &mut ready {
-                    None => buckets[index] = Some(values),
-                    Some(ready) => ready(Bucket {
-                        index,
-                        parts,
-                        values,
-                    })?,
-                }
-            }
-            Ok(())
+        let mut handing_out = HandingOut {
+            stream: &pass.stream,
+            buckets: &mut self.buckets,
+            layout: &self.layout,
+            complete,
+            next: 0,
+            ready,
         };
-        result =
-            result.and_then(|()| tape.backward(pass, saved, plan, &mut writing, &mut hand_out));
-        result = result.and_then(|()| hand_out(&mut writing, 0));
+        let mut backward = || {
+            handing_out.open(&mut writing)?;
+            tape.backward(
+                pass,
+                saved,
+                plan,
+                &mut writing,
+                &mut |writing: &mut Writing<'_, B>, entry: usize| {
+                    handing_out.hand_out(writing, entry)
+                },
+            )?;
+            handing_out.hand_out(&mut writing, 0) // those of which nothing was left to add
+        };
+        let result = backward();
         for (index, bucket) in self.buckets.iter_mut().enumerate() {
             if let Some(values) = writing.close(&pass.stream, index)? {
                 *bucket = Some(values);
