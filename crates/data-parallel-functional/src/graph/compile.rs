@@ -19,15 +19,15 @@ pub(crate) fn compile<B: Backend>(outputs: &[&Value]) -> Result<Tape<B>> {
             outputs: Vec::new(),
         },
         uses: HashMap::new(),
-        slots: HashMap::new(),
+        operands: HashMap::new(),
         leaves: HashMap::new(),
         casts: Vec::new(),
     };
     outputs.iter().for_each(|value| compiler.count(value));
     for value in outputs {
-        let slot = compiler.slot(value)?;
-        let slot = compiler.cast(slot, B::Element::default());
-        compiler.tape.outputs.push((slot, value.dims().to_vec()));
+        let operand = compiler.operand(value)?;
+        let operand = compiler.cast(operand, B::Element::default());
+        compiler.tape.outputs.push((operand, value.dims().to_vec()));
     }
     Ok(compiler.tape)
 }
@@ -45,7 +45,7 @@ struct Compiler<B: Backend> {
     /// How often a value is read.
     uses: HashMap<*const Node, usize>,
     /// Where the values are that have been compiled.
-    slots: HashMap<*const Node, Operand>,
+    operands: HashMap<*const Node, Operand>,
     leaves: HashMap<TensorId, Operand>,
     /// Values that are there in another type as well.
     casts: Vec<(Operand, B::Element, Operand)>,
@@ -65,11 +65,11 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// Where a value is. Adds the entries for it, where the tape has none yet.
-    fn slot(&mut self, value: &Value) -> Result<Operand> {
-        if let Some(slot) = self.slots.get(&Rc::as_ptr(&value.0)) {
-            return Ok(*slot);
+    fn operand(&mut self, value: &Value) -> Result<Operand> {
+        if let Some(operand) = self.operands.get(&Rc::as_ptr(&value.0)) {
+            return Ok(*operand);
         }
-        let slot = match &value.0.source {
+        let operand = match &value.0.source {
             Source::Tensor(tensor) => {
                 let leaves = &mut self.tape.leaves;
                 *self.leaves.entry(tensor.id()).or_insert_with(|| {
@@ -77,21 +77,21 @@ impl<B: Backend> Compiler<B> {
                     Operand::Leaf(leaves.len() - 1)
                 })
             }
-            Source::Reshaped(input) => self.slot(input)?,
+            Source::Reshaped(input) => self.operand(input)?,
             Source::Op(op, inputs) => match self.fused(value)? {
-                Some(slot) => slot,
+                Some(operand) => operand,
                 None => {
-                    let slot = self.single(op, inputs, value.dims())?;
-                    slot.expect("an operation alone has a kernel")
+                    let operand = self.single(op, inputs, value.dims())?;
+                    operand.expect("an operation alone has a kernel")
                 }
             },
         };
-        self.slots.insert(Rc::as_ptr(&value.0), slot);
-        Ok(slot)
+        self.operands.insert(Rc::as_ptr(&value.0), operand);
+        Ok(operand)
     }
 
-    fn slots(&mut self, values: &[Value]) -> Result<Vec<Operand>> {
-        values.iter().map(|value| self.slot(value)).collect()
+    fn operands(&mut self, values: &[Value]) -> Result<Vec<Operand>> {
+        values.iter().map(|value| self.operand(value)).collect()
     }
 
     /// One more entry, which reads each input in its type.
@@ -104,7 +104,7 @@ impl<B: Backend> Compiler<B> {
         let inputs = inputs
             .into_iter()
             .enumerate()
-            .map(|(n, slot)| self.cast(slot, kernel.input_element(n)));
+            .map(|(n, operand)| self.cast(operand, kernel.input_element(n)));
         let (inputs, len) = (inputs.collect(), dims.iter().product());
         self.push_entry(Entry {
             kernel,
@@ -119,8 +119,8 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// A value in the type that is asked for.
-    fn cast(&mut self, slot: Operand, to: B::Element) -> Operand {
-        let (is, len) = match slot {
+    fn cast(&mut self, operand: Operand, to: B::Element) -> Operand {
+        let (is, len) = match operand {
             Operand::Leaf(i) => (B::Element::default(), self.tape.leaves[i].elem_count()),
             Operand::Result(i) => {
                 let entry = &self.tape.entries[i];
@@ -128,19 +128,19 @@ impl<B: Backend> Compiler<B> {
             }
         };
         if is == to {
-            return slot;
+            return operand;
         }
         let is_known =
-            |(of, element, _): &&(Operand, B::Element, Operand)| (*of, *element) == (slot, to);
+            |(of, element, _): &&(Operand, B::Element, Operand)| (*of, *element) == (operand, to);
         if let Some((_, _, cast)) = self.casts.iter().find(is_known) {
             return *cast;
         }
         let cast = self.push_entry(Entry {
             kernel: B::cast(to),
-            inputs: vec![slot],
+            inputs: vec![operand],
             len,
         });
-        self.casts.push((slot, to, cast));
+        self.casts.push((operand, to, cast));
         cast
     }
 
@@ -153,7 +153,7 @@ impl<B: Backend> Compiler<B> {
         };
         match (kernel, op) {
             (Some(kernel), _) => {
-                let inputs = self.slots(inputs)?;
+                let inputs = self.operands(inputs)?;
                 Ok(Some(self.push(kernel, inputs, dims)))
             }
             (None, Op::SelfContained(operation)) => {
@@ -236,16 +236,16 @@ impl<B: Backend> Compiler<B> {
         } else {
             None
         };
-        let mut slots = self.slots(inputs)?;
+        let mut operands = self.operands(inputs)?;
         if let Some(shortcut) = shortcut {
-            slots.push(self.slot(shortcut)?);
+            operands.push(self.operand(shortcut)?);
         }
-        slots.extend(shift);
+        operands.extend(shift);
         norm.relu = relu;
         norm.shortcut = shortcut.is_some();
         norm.shift = shift.is_some();
         let kernel = B::kernel(Op::Norm(norm))?.expect("a batch norm has a kernel");
-        Ok(self.push(kernel, slots, layer.dims()))
+        Ok(self.push(kernel, operands, layer.dims()))
     }
 
     /// A sum; of a batch norm and something else, the two are one.
@@ -271,11 +271,11 @@ impl<B: Backend> Compiler<B> {
         let Source::Op(conv @ Op::Convolution(_), inputs) = &x.0.source else {
             return Ok(None);
         };
-        let slot = self
+        let operand = self
             .single(conv, &inputs[..2], x.dims())?
             .expect("a convolution alone has a kernel");
-        self.slots.insert(Rc::as_ptr(&x.0), slot);
-        inputs.get(2).map(|bias| self.slot(bias)).transpose()
+        self.operands.insert(Rc::as_ptr(&x.0), operand);
+        inputs.get(2).map(|bias| self.operand(bias)).transpose()
     }
 }
 
@@ -288,7 +288,7 @@ fn op(value: &Value) -> Option<&Op> {
 }
 
 /// An operation for a backend that has no kernel of it.
-fn computed_by_candle(
+pub(crate) fn computed_by_candle(
     operation: &Rc<dyn SelfContained>,
     inputs: &[Value],
     dims: &[usize],
@@ -296,59 +296,4 @@ fn computed_by_candle(
     let operation = operation.clone();
     let inputs: Vec<&Value> = inputs.iter().collect();
     Value::candle(&inputs, move |x| operation.with_candle(x), dims)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Gradients;
-    use candle_core::{Device, Tensor, Var};
-
-    /// A value, and the gradients of the sum of its elements, each times another number.
-    fn results(value: &Value, vars: &[Var]) -> Result<Vec<Vec<f32>>> {
-        let numbers = (0..value.dims().iter().product()).map(|i: usize| (i % 7) as f32 - 2.5);
-        let weights = Tensor::from_iter(numbers, &Device::Cpu)?.reshape(value.dims())?;
-        let loss = (value * &Value::new(&weights)?)?.sum()?;
-        let named = vars.iter().map(|var| ("input", var));
-        let mut gradients = Gradients::new(named, usize::MAX)?;
-        gradients.backward(&loss)?;
-        let mut results = vec![value.eval()?];
-        results.extend(gradients.values()?);
-        results
-            .iter()
-            .map(|tensor| tensor.flatten_all()?.to_vec1())
-            .collect()
-    }
-
-    #[test]
-    fn candle_computes_what_the_kernel_of_an_operation_does() -> Result<()> {
-        let random = |dims: &[usize]| Var::randn(0f32, 1., dims, &Device::Cpu);
-        let (x, qkv) = (random(&[2, 3, 8])?, random(&[2, 3, 24])?);
-        let (weight, bias, rows) = (random(&[8])?, random(&[8])?, random(&[5, 8])?);
-        let tokens = Value::new(&Tensor::new(&[[1u32, 4, 1], [0, 1, 4]], &Device::Cpu)?)?;
-        let x_value = Value::new(&x)?;
-        for (value, vars) in [
-            (x_value.gelu()?, vec![x.clone()]),
-            (x_value.dropout(0.3, 7)?, vec![x.clone()]),
-            (tokens.embedding(&rows)?, vec![rows]),
-            (x_value.layer_norm(&weight, &bias)?, vec![x, weight, bias]),
-            (Value::new(&qkv)?.causal_attention(2)?, vec![qkv]),
-        ] {
-            let Source::Op(Op::SelfContained(operation), inputs) = &value.0.source else {
-                panic!("it is an operation")
-            };
-            let of_candle = computed_by_candle(operation, inputs, value.dims());
-            let pairs = results(&value, &vars)?
-                .concat()
-                .into_iter()
-                .zip(results(&of_candle, &vars)?.concat());
-            for (ours, theirs) in pairs {
-                assert!(
-                    (ours - theirs).abs() < 1e-4,
-                    "{ours} and {theirs}: {value:?}"
-                );
-            }
-        }
-        Ok(())
-    }
 }

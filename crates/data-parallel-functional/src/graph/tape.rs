@@ -41,8 +41,7 @@ impl<B: Backend> Tape<B> {
     /// The elements that forward and backward have in memory at the same time, at least: all values and the largest
     /// gradient of one that is computed from a variable.
     pub fn least_memory(&self) -> usize {
-        let is_variable =
-            |slot: &Operand| matches!(slot, Operand::Leaf(i) if self.leaves[*i].is_variable());
+        let is_variable = |operand: &Operand| matches!(operand, Operand::Leaf(i) if self.leaves[*i].is_variable());
         let of_variable = |entry: &&Entry<B>| entry.inputs.iter().any(is_variable);
         let gradient = self.entries.iter().filter(of_variable);
         gradient.map(|entry| entry.len).max().unwrap_or(0)
@@ -71,8 +70,8 @@ impl<B: Backend> Tape<B> {
                 continue;
             }
             saved.packed[i] = None;
-            for slot in &entry.inputs {
-                if let Operand::Result(value) = *slot
+            for operand in &entry.inputs {
+                if let Operand::Result(value) = *operand
                     && last_uses[value] == i
                 {
                     saved.values[value] = None;
@@ -85,7 +84,7 @@ impl<B: Backend> Tape<B> {
     /// An event before entry `i` runs: its kernel, and how many elements it writes and reads.
     fn trace(&self, pass: &str, i: usize) {
         let entry = &self.entries[i];
-        let elements = |slot: &Operand| match *slot {
+        let elements = |operand: &Operand| match *operand {
             Operand::Leaf(i) => self.leaves[i].elem_count(),
             Operand::Result(i) => self.entries[i].len,
         };
@@ -104,14 +103,14 @@ impl<B: Backend> Tape<B> {
     fn last_uses(&self) -> Vec<usize> {
         let mut last = vec![usize::MAX; self.entries.len()];
         for (i, entry) in self.entries.iter().enumerate() {
-            for slot in &entry.inputs {
-                if let Operand::Result(value) = *slot {
+            for operand in &entry.inputs {
+                if let Operand::Result(value) = *operand {
                     last[value] = i;
                 }
             }
         }
-        for (slot, _) in &self.outputs {
-            if let Operand::Result(value) = *slot {
+        for (operand, _) in &self.outputs {
+            if let Operand::Result(value) = *operand {
                 last[value] = usize::MAX;
             }
         }
@@ -144,8 +143,8 @@ impl<B: Backend> Tape<B> {
         Ok(())
     }
 
-    fn input<'a>(&'a self, slot: Operand, saved: &'a Saved<B>) -> Input<'a, B> {
-        match slot {
+    fn input<'a>(&'a self, operand: Operand, saved: &'a Saved<B>) -> Input<'a, B> {
+        match operand {
             Operand::Leaf(i) => Input::Tensor(&self.leaves[i]),
             Operand::Result(i) => saved.input(i),
         }
@@ -153,8 +152,10 @@ impl<B: Backend> Tape<B> {
 
     /// The inputs of entry `i`.
     fn inputs<'a>(&'a self, i: usize, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
-        let slots = self.entries[i].inputs.iter();
-        let mut inputs: Vec<_> = slots.map(|slot| self.input(*slot, saved)).collect();
+        let operands = self.entries[i].inputs.iter();
+        let mut inputs: Vec<_> = operands
+            .map(|operand| self.input(*operand, saved))
+            .collect();
         if let Some(weight) = &saved.packed[i] {
             inputs[1] = Input::Buffer(weight);
         }
@@ -172,10 +173,10 @@ impl<B: Backend> Tape<B> {
     /// The outputs, after which the saved values are gone.
     pub fn outputs(&self, pass: &Pass<B>, mut saved: Saved<B>) -> Result<Vec<Tensor>> {
         let mut outputs: Vec<Tensor> = Vec::new();
-        for (n, (slot, dims)) in self.outputs.iter().enumerate() {
+        for (n, (operand, dims)) in self.outputs.iter().enumerate() {
             let mut others = self.outputs[..n].iter();
-            let before = others.position(|(other, _)| other == slot);
-            outputs.push(match (before, *slot) {
+            let before = others.position(|(other, _)| other == operand);
+            outputs.push(match (before, *operand) {
                 (Some(before), _) => outputs[before].reshape(&dims[..])?,
                 (None, Operand::Leaf(i)) => self.leaves[i].detach().reshape(&dims[..])?,
                 (None, Operand::Result(i)) => {
@@ -228,7 +229,7 @@ impl<B: Backend> Tape<B> {
             |tensor: &Tensor| number(tensor.id()).map_or(Target::Unwanted, Target::Parameter);
         let mut targets: Vec<Option<Vec<Target>>> = Vec::new();
         for entry in &self.entries {
-            let of_input = |slot: &Operand| match *slot {
+            let of_input = |operand: &Operand| match *operand {
                 Operand::Leaf(i) => parameter(&self.leaves[i]),
                 Operand::Result(i) if targets[i].is_some() => Target::Result(i),
                 Operand::Result(_) => Target::Unwanted,
@@ -249,8 +250,8 @@ impl<B: Backend> Tape<B> {
                 targets[i] = None;
                 continue;
             }
-            for slot in &entry.inputs {
-                if let Operand::Result(value) = *slot {
+            for operand in &entry.inputs {
+                if let Operand::Result(value) = *operand {
                     reached[value] = true;
                 }
             }

@@ -9,8 +9,8 @@ use crate::descriptors::loss::CrossEntropy;
 use crate::descriptors::norm::Norm;
 use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::descriptors::{Add, Mean, Relu, Sum, args};
-use crate::kernel::Op;
-use crate::operations::{Attention, Dropout, Embedding, Gelu, LayerNorm, SelfContained};
+use crate::kernel::{Op, SelfContained};
+
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use std::cell::RefCell;
 use std::fmt;
@@ -368,23 +368,6 @@ impl Value {
         self.then("batch_norm2d", Op::Norm(norm), &others, self.dims())
     }
 
-    /// x · Φ(x) of each element, where Φ is the distribution function of the normal distribution: PyTorch's `nn.GELU()`.
-    ///
-    /// ```
-    /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
-    /// let x = Tensor::new(&[-1f32, 0., 1.], &Device::Cpu)?;
-    /// let y = Value::new(&x)?.gelu()?.eval()?.to_vec1::<f32>()?;
-    /// assert!((y[0] + 0.15866).abs() < 1e-5 && y[1] == 0. && (y[2] - 0.84134).abs() < 1e-5);
-    /// # Ok::<(), candle_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Where it is not f32.
-    pub fn gelu(&self) -> Result<Self> {
-        self.self_contained("gelu", Gelu, &[], self.dims())
-    }
-
     /// The same numbers, through which no gradient goes: what is computed from them does not train what they were computed
     /// from. In PyTorch: `x.detach()`.
     ///
@@ -408,94 +391,8 @@ impl Value {
         Ok(self.node_with(source, self.dims(), false))
     }
 
-    /// Zeros with probability `p`, and the other elements divided by 1 − p. Which elements are zero follows from `seed`
-    /// and their places, on every device. In PyTorch: `F.dropout`.
-    ///
-    /// ```
-    /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
-    /// let x = Value::new(&Tensor::ones(1000, candle_core::DType::F32, &Device::Cpu)?)?;
-    /// let y = x.dropout(0.2, 7)?.eval()?.to_vec1::<f32>()?;
-    /// assert!(y.iter().all(|y| *y == 0. || *y == 1.25) && y.iter().sum::<f32>() > 900.);
-    /// # Ok::<(), candle_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Where it is not f32, or `p` is not from 0 up to 1, 1 not included.
-    pub fn dropout(&self, p: f64, seed: u64) -> Result<Self> {
-        let op = Dropout::new(p, seed)?;
-        self.self_contained("dropout", op, &[], self.dims())
-    }
-
-    /// A row of `weight` (V, C) for each token: u32 of any shape (…) → (…, C). In PyTorch: `nn.Embedding`.
-    ///
-    /// ```
-    /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
-    /// let weight = Tensor::new(&[[0f32, 1.], [2., 3.], [4., 5.]], &Device::Cpu)?;
-    /// let tokens = Value::new(&Tensor::new(&[2u32, 0], &Device::Cpu)?)?;
-    /// assert_eq!(tokens.embedding(&weight)?.eval()?.to_vec2::<f32>()?, [[4., 5.], [0., 1.]]);
-    /// # Ok::<(), candle_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Where it is computed, not u32, or has a token that is too large, which a GPU does not check; and where `weight` does
-    /// not fit.
-    pub fn embedding(&self, weight: &Tensor) -> Result<Self> {
-        let Some(tokens) = self.tensor() else {
-            bail!("embedding: the tokens are computed; expected a tensor of u32")
-        };
-        args::check_float("embedding", "weight", weight.dtype())?;
-        args::check_device("embedding", self.device(), "weight", weight.device())?;
-        let op = Embedding::new(tokens, weight.dims())?;
-        let dims = op.dims.clone();
-        Self::new(weight)?.self_contained("embedding", op, &[], &dims)
-    }
-
-    /// Normalizes the last dimension, then scales it with `weight` and shifts it by `bias`, both (C,):
-    /// (x − mean) / √(var + 1e-5) · weight + bias, of any shape (…, C). In PyTorch: `nn.LayerNorm`.
-    ///
-    /// ```
-    /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
-    /// let x = Tensor::new(&[[10f32, 30.]], &Device::Cpu)?;
-    /// let (weight, bias) = (Tensor::new(&[1f32, 2.], &Device::Cpu)?, Tensor::new(&[0f32, 5.], &Device::Cpu)?);
-    /// let y = Value::new(&x)?.layer_norm(&weight, &bias)?.eval()?.to_vec2::<f32>()?;
-    /// assert!((y[0][0] + 1.).abs() < 1e-6 && (y[0][1] - 7.).abs() < 1e-6);
-    /// # Ok::<(), candle_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Where a tensor is not f32, or the sizes do not match.
-    pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()])?;
-        let others = [("weight", weight), ("bias", bias)];
-        self.self_contained("layer_norm", op, &others, self.dims())
-    }
-
-    /// Attention in `heads` heads, in which each token sees itself and the tokens before it: queries, keys and values side by
-    /// side, (B, T, 3·C) → (B, T, C). In PyTorch: `F.scaled_dot_product_attention(…, is_causal=True)`.
-    ///
-    /// ```
-    /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
-    /// // two tokens with equal scores: the second one gets the mean of both values
-    /// let x = Tensor::new(&[[[0f32, 1., 10.], [0., 1., 30.]]], &Device::Cpu)?;
-    /// let y = Value::new(&x)?.causal_attention(1)?.eval()?;
-    /// assert_eq!(y.to_vec3::<f32>()?, [[[10.], [20.]]]);
-    /// # Ok::<(), candle_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Where it is not f32, or the sizes do not match.
-    pub fn causal_attention(&self, heads: usize) -> Result<Self> {
-        let op = Attention::new(self.dims(), heads)?;
-        let dims = [self.dims()[0], op.tokens, op.width];
-        self.self_contained("causal_attention", op, &[], &dims)
-    }
-
-    /// An operation that has a file of its own.
-    fn self_contained(
+    /// An operation that has a file of its own in `operations`; that file has its method too.
+    pub(crate) fn self_contained(
         &self,
         name: &str,
         operation: impl SelfContained + 'static,

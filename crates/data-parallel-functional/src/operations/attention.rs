@@ -1,26 +1,49 @@
 //! Causal attention; on the CPU the matrix products of one example and one head at a time.
 
-use super::SelfContained;
 use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
 use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
-use crate::kernel::{Cpu, Kernel};
+use crate::graph::value::Value;
+use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{D, DType, Result, Tensor, bail};
+
+impl Value {
+    /// Attention in `heads` heads, in which each token sees itself and the tokens before it: queries, keys and values side by
+    /// side, (B, T, 3·C) → (B, T, C). In PyTorch: `F.scaled_dot_product_attention(…, is_causal=True)`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// // two tokens with equal scores: the second one gets the mean of both values
+    /// let x = Tensor::new(&[[[0f32, 1., 10.], [0., 1., 30.]]], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.causal_attention(1)?.eval()?;
+    /// assert_eq!(y.to_vec3::<f32>()?, [[[10.], [20.]]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32, or the sizes do not match.
+    pub fn causal_attention(&self, heads: usize) -> Result<Self> {
+        let op = Attention::new(self.dims(), heads)?;
+        let dims = [self.dims()[0], op.tokens, op.width];
+        self.self_contained("causal_attention", op, &[], &dims)
+    }
+}
 
 /// Attention of each token to itself and to those before it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Attention {
-    pub tokens: usize,
+struct Attention {
+    tokens: usize,
     /// Of all heads together.
-    pub width: usize,
-    pub heads: usize,
+    width: usize,
+    heads: usize,
 }
 
 impl Attention {
     /// For queries, keys and values of shape (B, T, 3·C).
-    pub fn new(x: &[usize], heads: usize) -> Result<Self> {
+    fn new(x: &[usize], heads: usize) -> Result<Self> {
         match *x {
             [_, tokens, all] if heads > 0 && all % (3 * heads) == 0 && all > 0 => Ok(Self {
                 tokens,
@@ -34,7 +57,7 @@ impl Attention {
     }
 
     /// 1 / √(the width of a head).
-    pub fn scale(&self) -> f32 {
+    fn scale(&self) -> f32 {
         1. / ((self.width / self.heads) as f32).sqrt()
     }
 }

@@ -1,15 +1,36 @@
 //! Dropout: which elements it keeps. That follows from a seed and the element's place alone, on every device.
 
-use super::SelfContained;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel::{Cpu, Kernel};
+use crate::graph::value::Value;
+use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{Device, Result, Tensor, bail};
+
+impl Value {
+    /// Zeros with probability `p`, and the other elements divided by 1 − p. Which elements are zero follows from `seed`
+    /// and their places, on every device. In PyTorch: `F.dropout`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Value::new(&Tensor::ones(1000, candle_core::DType::F32, &Device::Cpu)?)?;
+    /// let y = x.dropout(0.2, 7)?.eval()?.to_vec1::<f32>()?;
+    /// assert!(y.iter().all(|y| *y == 0. || *y == 1.25) && y.iter().sum::<f32>() > 900.);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32, or `p` is not from 0 up to 1, 1 not included.
+    pub fn dropout(&self, p: f64, seed: u64) -> Result<Self> {
+        let op = Dropout::new(p, seed)?;
+        self.self_contained("dropout", op, &[], self.dims())
+    }
+}
 
 /// Zero with probability p, and 1 / (1 − p) times the element else.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Dropout {
+struct Dropout {
     /// Of the seed.
     hash: u64,
     /// Numbers below it are dropped; 2³² is all of them.
@@ -18,7 +39,7 @@ pub(crate) struct Dropout {
 }
 
 impl Dropout {
-    pub fn new(p: f64, seed: u64) -> Result<Self> {
+    fn new(p: f64, seed: u64) -> Result<Self> {
         if !(0.0..1.0).contains(&p) {
             bail!("dropout: p is {p}; expected 0 or more, and less than 1")
         }
@@ -35,7 +56,7 @@ impl Dropout {
 
     /// The number by which element `i` is multiplied.
     #[inline(always)]
-    pub fn factor(&self, i: u64) -> f32 {
+    fn factor(&self, i: u64) -> f32 {
         // Wellons' hash of 32 bits, twice, each with a half of the seed's
         let [low, high] = [self.hash as u32, (self.hash >> 32) as u32];
         let mut h = i as u32 ^ ((i >> 32) as u32).wrapping_mul(0x9e37_79b9);

@@ -1,10 +1,11 @@
 //! The embedding of tokens.
 
-use super::SelfContained;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::threads::for_each_chunk;
-use crate::kernel::{Cpu, Kernel};
+use crate::descriptors::args;
+use crate::graph::value::Value;
+use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{DType, Result, Tensor, bail};
 
 /// Rows of a block.
@@ -13,19 +14,46 @@ const BLOCK: usize = 64;
 /// The most tasks of the gradient.
 const TASKS: usize = 32;
 
+impl Value {
+    /// A row of `weight` (V, C) for each token: u32 of any shape (…) → (…, C). In PyTorch: `nn.Embedding`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let weight = Tensor::new(&[[0f32, 1.], [2., 3.], [4., 5.]], &Device::Cpu)?;
+    /// let tokens = Value::new(&Tensor::new(&[2u32, 0], &Device::Cpu)?)?;
+    /// assert_eq!(tokens.embedding(&weight)?.eval()?.to_vec2::<f32>()?, [[4., 5.], [0., 1.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is computed, not u32, or has a token that is too large, which a GPU does not check; and where `weight` does
+    /// not fit.
+    pub fn embedding(&self, weight: &Tensor) -> Result<Self> {
+        let Some(tokens) = self.tensor() else {
+            bail!("embedding: the tokens are computed; expected a tensor of u32")
+        };
+        args::check_float("embedding", "weight", weight.dtype())?;
+        args::check_device("embedding", self.device(), "weight", weight.device())?;
+        let op = Embedding::new(tokens, weight.dims())?;
+        let dims = op.dims.clone();
+        Self::new(weight)?.self_contained("embedding", op, &[], &dims)
+    }
+}
+
 /// A row of a weight for each token.
 #[derive(Clone)]
-pub(crate) struct Embedding {
+struct Embedding {
     /// Of u32, contiguous.
-    pub tokens: Tensor,
-    pub width: usize,
+    tokens: Tensor,
+    width: usize,
     /// The shape of the result.
-    pub dims: Vec<usize>,
+    dims: Vec<usize>,
 }
 
 impl Embedding {
     /// For tokens of any shape, and a weight (V, C). On the CPU the tokens are checked.
-    pub fn new(tokens: &Tensor, weight: &[usize]) -> Result<Self> {
+    fn new(tokens: &Tensor, weight: &[usize]) -> Result<Self> {
         let &[rows, width] = weight else {
             bail!("embedding: weight has shape {weight:?}, expected (V, C)")
         };

@@ -1,22 +1,45 @@
 //! Layer normalization.
 
-use super::SelfContained;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::sum;
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::sum_of_chunks;
 use crate::cpu::threads::{InChunks, for_each_chunk_of_two};
 use crate::descriptors::args;
-use crate::kernel::{Cpu, Kernel};
+use crate::graph::value::Value;
+use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{D, Result, Tensor, bail};
 
 /// Rows of a block, of which the gradients of weight and bias are added up together.
 const BLOCK: usize = 64;
 
+impl Value {
+    /// Normalizes the last dimension, then scales it with `weight` and shifts it by `bias`, both (C,):
+    /// (x − mean) / √(var + 1e-5) · weight + bias, of any shape (…, C). In PyTorch: `nn.LayerNorm`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use functional::Value;
+    /// let x = Tensor::new(&[[10f32, 30.]], &Device::Cpu)?;
+    /// let (weight, bias) = (Tensor::new(&[1f32, 2.], &Device::Cpu)?, Tensor::new(&[0f32, 5.], &Device::Cpu)?);
+    /// let y = Value::new(&x)?.layer_norm(&weight, &bias)?.eval()?.to_vec2::<f32>()?;
+    /// assert!((y[0][0] + 1.).abs() < 1e-6 && (y[0][1] - 7.).abs() < 1e-6);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a tensor is not f32, or the sizes do not match.
+    pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()])?;
+        let others = [("weight", weight), ("bias", bias)];
+        self.self_contained("layer_norm", op, &others, self.dims())
+    }
+}
+
 /// Normalization of rows of so many features.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LayerNorm {
-    pub features: usize,
+struct LayerNorm {
+    features: usize,
 }
 
 /// What keeps a row of equal numbers from a division by zero; PyTorch's.
@@ -24,7 +47,7 @@ pub(crate) const EPS: f32 = 1e-5;
 
 impl LayerNorm {
     /// From the shapes of x (…, C), weight and bias (C,).
-    pub fn new([x, weight, bias]: [&[usize]; 3]) -> Result<Self> {
+    fn new([x, weight, bias]: [&[usize]; 3]) -> Result<Self> {
         let Some(features) = x.last().copied().filter(|features| *features > 0) else {
             bail!("layer_norm: x has shape {x:?}, expected (…, C)")
         };

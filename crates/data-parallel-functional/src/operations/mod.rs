@@ -1,5 +1,6 @@
-//! Operations of which each has a file with all that it is: the check of its sizes, its kernel on the CPU, and its
-//! function of candle's, which computes it on any other device. No other operation is fused with one of them.
+//! Operations of which each has a file with all that it is: the method of [`Value`](crate::Value), the check of its sizes,
+//! its kernel on the CPU, and its function of candle's, which computes it on any other device. No other operation is fused
+//! with one of them.
 
 mod attention;
 mod dropout;
@@ -7,9 +8,20 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 
-pub(crate) use crate::kernel::SelfContained;
-pub(crate) use attention::Attention;
-pub(crate) use dropout::Dropout;
-pub(crate) use embedding::Embedding;
-pub(crate) use gelu::Gelu;
-pub(crate) use layer_norm::LayerNorm;
+use crate::graph::compile::computed_by_candle;
+use crate::graph::value::{Source, Value};
+use crate::kernel::Op;
+
+impl Value {
+    /// For tests: the value as a device without a kernel of its last operation computes it. None if that is no operation of
+    /// this folder.
+    #[doc(hidden)]
+    pub fn without_kernel(&self) -> Option<Self> {
+        match &self.0.source {
+            Source::Op(Op::SelfContained(operation), inputs) => {
+                Some(computed_by_candle(operation, inputs, self.dims()))
+            }
+            _ => None,
+        }
+    }
+}
