@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "W", help_heading = TRAINING)]
     pub weight_decay: f64,
 
-    /// LrSchedule of the learning rate over the steps of the run
+    /// Schedule of the learning rate over the steps of the run
     #[arg(long, value_enum, default_value_t = LrSchedule::Constant, value_name = "NAME", help_heading = TRAINING)]
     pub schedule: LrSchedule,
 

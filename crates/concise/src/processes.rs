@@ -1,4 +1,4 @@
-//! The processes of a run: how they start, and how they end together.
+//! The processes of a run: each joins the others, and all end together.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use run::BadInput;
 
 use crate::options::Options;
 
-/// Calls `train` in each process of the run. If it fails in one of several, all end: the others wait for this one.
+/// Joins the processes of the run, and calls `train` in this one. If it fails in one of several, all end: the others wait
+/// for this one.
 pub(crate) fn in_processes<T>(
     options: &Options,
     train: impl FnOnce(Arc<Processes>) -> Result<T>,
 ) -> Result<T> {
     options.check().map_err(BadInput::from)?;
     let processes = Arc::new(options.processes()?);
-    let result = train(processes.clone()).map_err(of_input);
+    let result = train(processes.clone()).map_err(as_bad_input);
     let processes = Arc::into_inner(processes).expect("the network is gone");
     let (alone, rank) = (processes.are_one(), processes.rank());
     let ended = result.and_then(|trained| {
@@ -35,7 +36,7 @@ pub(crate) fn in_processes<T>(
 }
 
 /// The error of processes that have different settings or parameters is one of their options.
-fn of_input(error: anyhow::Error) -> anyhow::Error {
+fn as_bad_input(error: anyhow::Error) -> anyhow::Error {
     let of_candle = error.downcast_ref::<candle_core::Error>();
     if of_candle.is_some_and(Error::is_disagreement) {
         BadInput::from(error).into()

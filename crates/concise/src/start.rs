@@ -8,8 +8,8 @@ use run::{BadInput, Book, Run, say};
 
 use crate::options::Options;
 
-/// The run of this process, with the same settings as in all others, and where its replicas are.
-pub(crate) fn start(
+/// Makes the run of this process, and says where its replicas are. All processes have the same settings.
+pub(crate) fn start_run(
     processes: Arc<Processes>,
     options: &Options,
     book: &Book,
@@ -21,12 +21,12 @@ pub(crate) fn start(
     let how = options.replication(&world)?;
     let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
     let agreed = world.processes().agree("settings", &settings);
-    agreed.map_err(|error| where_images_come_from(error, &run))?;
+    agreed.map_err(|error| with_advice_on_images(error, &run))?;
     Ok((run, world))
 }
 
 /// Says what to do where one process reads images and another one draws them.
-fn where_images_come_from(error: candle_core::Error, run: &Run) -> candle_core::Error {
+fn with_advice_on_images(error: candle_core::Error, run: &Run) -> candle_core::Error {
     if !error.to_string().contains("\"images ") {
         return error;
     }
@@ -36,9 +36,9 @@ fn where_images_come_from(error: candle_core::Error, run: &Run) -> candle_core::
     ))
 }
 
-/// Prints what there is to know of the network, and begins the run: with the parameters of --init if it is given, or with
-/// the state of --resume.
-pub(crate) fn begin(
+/// Prints what there is to know of the network, sets the shares of --split, and adds the settings of the network and the
+/// trainer to the run's. Then the run begins: with the parameters of --init, or with the state of --resume.
+pub(crate) fn init_run(
     run: &mut Run,
     net: &DataParallel,
     trainer: &mut Trainer,

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use data_parallel::{DataParallel, Trainer};
 use run::TrainState;
 
-/// The network and the trainer.
+/// The network and the trainer: what the checkpoints of this program keep.
 pub(crate) struct State<'a>(pub &'a DataParallel, pub &'a Trainer);
 
 impl TrainState for State<'_> {

@@ -10,7 +10,7 @@ use crate::evaluate_accuracy_gpus;
 use crate::options::Options;
 use crate::processes::in_processes;
 use crate::resnet::resnet18;
-use crate::start::{begin, start};
+use crate::start::{init_run, start_run};
 use crate::state::State;
 
 /// What the book sets for this section: minibatch and learning rate grow with the devices.
@@ -36,7 +36,7 @@ pub const BOOK: Book = Book {
 pub fn train(options: &Options) -> Result<Summary> {
     in_processes(options, |processes| {
         // Devices, data, timer and curve, as the options say
-        let (mut run, world) = start(processes, options, &BOOK)?;
+        let (mut run, world) = start_run(processes, options, &BOOK)?;
         // Initialize the network on all devices
         let (how, seed) = (options.replication(&world)?, options.run.seed);
         let init = Initializer::Normal(0.01);
@@ -46,7 +46,7 @@ pub fn train(options: &Options) -> Result<Summary> {
             .accumulate(options.accumulate)?
             .stop_when(run::asked_to_end())
             .check_losses(false); // the run does
-        begin(&mut run, &net, &mut trainer, options)?; // with the state of --init or --resume
+        init_run(&mut run, &net, &mut trainer, options)?; // with the state of --init or --resume
         for epoch in run.epochs() {
             run.timer.start();
             for batch in run.train_iter.epoch(epoch) {

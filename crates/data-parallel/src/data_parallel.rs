@@ -112,16 +112,16 @@ impl DataParallel {
         let network = Arc::new(network);
         let shared = Shared {
             cores: Arc::new(Cores::new(k)),
-            alone: processes.are_one(),
+            one_process: processes.are_one(),
         };
         let (mut workers, mut states) = (Vec::new(), Vec::<NetworkState>::new());
         let all_memberships = memberships(&processes, &how, k)?;
         let first = &all_memberships[0].gradients;
         let (first_rank, all) = (first.rank(), first.size());
-        for (rank, (memberships, device)) in all_memberships.into_iter().zip(devices).enumerate() {
+        for (i, (memberships, device)) in all_memberships.into_iter().zip(devices).enumerate() {
             let (network, how, device) = (network.clone(), how.clone(), device.clone());
             let (shared, first) = (shared.clone(), states.first().cloned());
-            let name = devices::device_name(rank, &device);
+            let name = devices::device_name(i, &device);
             let make = move |name: &str| {
                 devices::threads::set_passes_at_once(k.min(devices::cores()));
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
@@ -138,7 +138,7 @@ impl DataParallel {
                 )
             };
             let (worker, state) = Worker::start(name, k == 1, make)?;
-            if rank == 0 && devices[0].is_cpu() {
+            if i == 0 && devices[0].is_cpu() {
                 // the parameters of the others and their gradients
                 let floats = 2 * (k - 1) * state.num_parameters();
                 functional::check_memory(&format!("a network on {k} devices"), floats, || 0)?;
@@ -149,7 +149,7 @@ impl DataParallel {
         let workers = Workers {
             all: workers,
             timeout: how.timeout,
-            alone: processes.are_one(),
+            one_process: processes.are_one(),
             order: Mutex::default(),
         };
         let net = Self {

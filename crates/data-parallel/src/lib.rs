@@ -1,4 +1,4 @@
-//! BatchTensors-parallel training of any network on several devices: a replica of the network on each, the gradients summed
+//! Data-parallel training of any network on several devices: a replica of the network on each, the gradients summed
 //! while they are computed, and the same step on all.
 //!
 //! ```

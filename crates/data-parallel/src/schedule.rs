@@ -46,7 +46,7 @@ pub fn one_cycle(steps: usize) -> impl Fn(usize) -> f64 + Clone {
 }
 
 /// In the first `steps` along a line up to where `then` begins, which counts its steps from there: large minibatches
-/// need it ("Accurate, Large StepJob SGD").
+/// need it ("Accurate, Large Minibatch SGD").
 ///
 /// ```
 /// use data_parallel::schedule::{cosine, warmup};

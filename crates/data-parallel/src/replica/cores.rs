@@ -1,10 +1,10 @@
-//! The cores of the whole run, which replicas take turns to use where there are more replicas.
+//! The cores of this process, which replicas take turns to use if there are more replicas than cores.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use devices::lock;
 
-/// The cores of the whole run: no more replicas run the network or take the step at a time than there
+/// The cores of this process: no more replicas run the network or take the step at a time than there
 /// are.
 pub(crate) struct Cores {
     free: Mutex<usize>,

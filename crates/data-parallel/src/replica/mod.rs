@@ -1,9 +1,9 @@
 //! A replica of the network on its thread: what it keeps of each trainer, how it communicates with the others, and how it
 //! takes a step.
 
+mod connections;
 mod cores;
 mod norms;
-mod others;
 mod receive;
 mod reducer;
 mod refusal;
@@ -12,8 +12,8 @@ mod replica;
 mod slot;
 mod workers;
 
+pub(crate) use connections::Memberships;
 pub(crate) use cores::Cores;
-pub(crate) use others::Memberships;
 pub(crate) use refusal::Refusal;
 pub(crate) use replica::{Loss, Replica, Shared, StepJob};
 pub(crate) use slot::{NamedState, Slot, state_name};

@@ -1,10 +1,10 @@
-//! Why a step was not taken, although all replicas could compute it.
+//! Why a step was refused: a loss or a gradient is not finite, or nothing that is trained was used.
 
 use std::fmt;
 
 use candle_core::Error;
 
-/// A number is NaN or infinite, or nothing that is trained is used.
+/// Why a step was refused.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     what: String,
@@ -37,7 +37,7 @@ impl Refusal {
     }
 
     /// As a sentence of a step; `lost` says what of it is lost. Before the first step no rate can be the cause.
-    pub fn said(&self, lost: &str, is_first: bool) -> String {
+    pub fn sentence(&self, lost: &str, is_first: bool) -> String {
         let Self { what, advice } = self;
         let advice = if is_first && *advice == SMALLER_RATE {
             "look at the data and the loss, such as a logarithm of 0"

@@ -9,8 +9,8 @@ use collective::Member;
 use devices::{Context, ensure, or_panic};
 use functional::{BackwardOptions, Network, Summation, Value, not_finite, not_finite_sum};
 
+use super::connections::{Connections, GradientSums, Memberships};
 use super::cores::Cores;
-use super::others::{GradientSums, Memberships, Others};
 use super::refusal::Refusal;
 use super::slot::Slot;
 use crate::batch_tensors::BatchTensors;
@@ -19,7 +19,7 @@ use crate::network_state::NetworkState;
 use crate::replication::Replication;
 use crate::update_rule::StepRule;
 
-/// A network that knows its type again, for a loss that is a function of the network.
+/// A network that can be cast back to its own type, for a loss that is a function of the network.
 pub(crate) trait AnyNetwork: Network {
     fn as_any(&self) -> &dyn Any;
 }
@@ -46,7 +46,7 @@ pub(crate) struct Replica {
     net: Box<dyn AnyNetwork>,
     pub state: NetworkState,
     /// None after an error in a step.
-    others: Option<Others>,
+    connections: Option<Connections>,
     how: Replication,
     /// The seed of random numbers in training.
     seed: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Replica {
 pub(crate) struct Shared {
     pub cores: Arc<Cores>,
     /// Whether no other process has replicas of this network.
-    pub alone: bool,
+    pub one_process: bool,
 }
 
 /// What all replicas need to know of a minibatch.
@@ -74,7 +74,7 @@ pub(crate) struct StepJob {
     /// The steps before this one.
     pub step: usize,
     /// The minibatches of this step before this one.
-    pub before: usize,
+    pub minibatches_before: usize,
     /// What the sums of this step are divided by if this is its last minibatch; otherwise the gradients wait.
     pub step_with: Option<f64>,
     /// Whether gradients of candle's operations are compared with finite differences, where they are new.
@@ -98,7 +98,7 @@ pub(crate) struct ShardResult {
 /// What came of a minibatch on one replica.
 #[derive(Default)]
 pub(crate) struct Trained {
-    /// None without an example.
+    /// None for a replica without an example, and where another replica could not write the step down.
     pub shard: Option<ShardResult>,
     /// Why no step was taken: what the sums have shown, on all replicas the same.
     pub refused: Option<Refusal>,
@@ -122,11 +122,11 @@ impl Replica {
         shared: Shared,
     ) -> Result<Self> {
         let rank = memberships.gradients.rank();
-        let others = Others::new(name, memberships, how, &state.device(), &shared.cores)?;
+        let connections = Connections::new(name, memberships, how, &state.device(), &shared.cores)?;
         Ok(Self {
             net,
             state,
-            others: Some(others),
+            connections: Some(connections),
             how: how.clone(),
             seed,
             rank,
@@ -145,18 +145,18 @@ impl Replica {
     /// [`drop_step`](Self::drop_step) sets back what was changed.
     pub fn train(
         &mut self,
-        minibatch: &StepJob,
+        job: &StepJob,
         share: &BatchTensors,
         slot: &mut Slot,
     ) -> Result<Trained> {
         self.in_step = true;
         let examples = share.examples;
-        let written = self.compute(|replica| replica.write(minibatch, share, slot));
+        let written = self.compute(|replica| replica.write(job, share, slot));
         // outside of the replica's turn on the cores: the others may need them to come here
-        let others = self.others.as_mut().context(FAILED)?;
-        let all_could = others.all_agree(written.is_ok())?;
+        let connections = self.connections.as_mut().context(FAILED)?;
+        let all_could = connections.all_agree(written.is_ok())?;
         if !all_could {
-            self.in_step = !self.shared.alone;
+            self.in_step = !self.shared.one_process;
         }
         let written = explained(written, examples)?;
         if !all_could {
@@ -167,27 +167,27 @@ impl Replica {
         let result = match &written {
             None => Ok(None),
             Some(written) => {
-                let all = self
-                    .compute(|replica| replica.backward(written, minibatch, slot, &mut handed_in));
+                let all =
+                    self.compute(|replica| replica.backward(written, job, slot, &mut handed_in));
                 all.map(Some)
             }
         };
         let computed = match explained(result, examples) {
             Ok(computed) => computed,
-            Err(error) if self.shared.alone && handed_in < slot.gradients.layout().len() => {
-                self.give_up(minibatch, slot, handed_in)?;
+            Err(error) if self.shared.one_process && handed_in < slot.gradients.layout().len() => {
+                self.give_up(job, slot, handed_in)?;
                 self.in_step = false;
                 return Err(error);
             }
             Err(error) => return Err(error),
         };
-        let refused = match minibatch.step_with {
+        let refused = match job.step_with {
             None => None,
             Some(divisor) => {
                 if computed.is_none() {
-                    self.others()?.hand_in(slot, 0)?;
+                    self.connections()?.hand_in(slot, 0)?;
                 }
-                self.update(minibatch, slot, divisor)?
+                self.update(job, slot, divisor)?
             }
         };
         let shard = computed.map(|(loss, outputs)| ShardResult {
@@ -198,23 +198,23 @@ impl Replica {
         Ok(Trained { shard, refused })
     }
 
-    /// GradientSums the gradients that wait, and takes the step with them. Returns why it was refused, as [`Trained`] has it.
+    /// Sums the gradients that wait, and takes the step with them. Returns why the step was refused, if it was.
     pub fn flush(
         &mut self,
-        minibatch: &StepJob,
+        job: &StepJob,
         slot: &mut Slot,
         divisor: f64,
     ) -> Result<Option<Refusal>> {
         self.in_step = true;
         slot.keep_buffers(&self.state)?;
-        self.others()?.hand_in(slot, 0)?;
-        self.update(minibatch, slot, divisor)
+        self.connections()?.hand_in(slot, 0)?;
+        self.update(job, slot, divisor)
     }
 
     /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch. Where
     /// norms are synchronized, the replicas begin again with new memberships.
     pub fn drop_step(&mut self, slot: &mut Slot, norms: Option<Member>) -> Result<()> {
-        self.others()?.join_norms(norms);
+        self.connections()?.join_norms(norms);
         slot.gradients.zero();
         slot.set_back_buffers(&self.state)
     }
@@ -229,26 +229,26 @@ impl Replica {
     /// norms of all replicas are synchronized.
     fn write(
         &self,
-        minibatch: &StepJob,
+        job: &StepJob,
         share: &BatchTensors,
         slot: &mut Slot,
     ) -> Result<Option<Written>> {
         let examples = share.examples;
-        if examples == 0 && self.others()?.norms.is_none() {
+        if examples == 0 && self.connections()?.norms.is_none() {
             return Ok(None);
         }
         let pass = DropoutPass {
             seed: self.seed,
             replica: self.rank,
-            trainer: minibatch.trainer,
-            step: minibatch.step,
-            minibatch: minibatch.before,
+            trainer: job.trainer,
+            step: job.step,
+            minibatch: job.minibatches_before,
         };
         let (losses, outputs) = pass.run(|| {
-            if minibatch.checks_gradients {
-                slot.checks.run(|| self.losses(minibatch, share))
+            if job.checks_gradients {
+                slot.checks.run(|| self.losses(job, share))
             } else {
-                self.losses(minibatch, share)
+                self.losses(job, share)
             }
         })?;
         let found = losses.dims();
@@ -262,9 +262,9 @@ impl Replica {
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
-    fn losses(&self, minibatch: &StepJob, share: &BatchTensors) -> Result<(Value, Option<Value>)> {
+    fn losses(&self, job: &StepJob, share: &BatchTensors) -> Result<(Value, Option<Value>)> {
         let x = values(&share.x)?;
-        match &*minibatch.loss {
+        match &*job.loss {
             Loss::OfOutputs(loss) => {
                 let y_hat = self.net.forward_all(&x, true)?;
                 Ok((loss(&y_hat, &share.y[0])?, Some(y_hat)))
@@ -282,32 +282,32 @@ impl Replica {
     fn backward(
         &self,
         written: &Written,
-        minibatch: &StepJob,
+        job: &StepJob,
         slot: &mut Slot,
         handed_in: &mut usize,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        let others = self.others()?;
-        let is_last = minibatch.step_with.is_some();
+        let connections = self.connections()?;
+        let is_last = job.step_with.is_some();
         let mut bad_loss = None;
         let mut forward_done = |loss: Option<f32>| {
-            if !minibatch.checks_numbers {
+            if !job.checks_numbers {
                 return Ok(());
             }
             // in several processes the others would wait; there the sums show it
-            bad_loss = loss.filter(|loss| !loss.is_finite() && self.shared.alone);
+            bad_loss = loss.filter(|loss| !loss.is_finite() && self.shared.one_process);
             match bad_loss {
                 Some(loss) => candle_core::bail!("the loss is {loss}"),
                 None => self.check_buffers(),
             }
         };
         let mut ready = |bucket| {
-            others.check_norms_are_used()?;
+            connections.check_norms_are_used()?;
             *handed_in += 1;
-            others.hand_in_bucket(bucket)
+            connections.hand_in_bucket(bucket)
         };
         let outputs: Vec<&Value> = written.outputs.iter().collect();
         let how = BackwardOptions {
-            norms: others
+            norms: connections
                 .norms
                 .clone()
                 .map(|norms| norms as Arc<dyn Summation>),
@@ -320,14 +320,14 @@ impl Replica {
             return Err(Refusal::loss(loss).into());
         }
         let loss = loss?;
-        others.check_norms_are_used()?;
+        connections.check_norms_are_used()?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if is_last && self.how.overlap {
-            others.hand_in_used(slot)?;
+            connections.hand_in_used(slot)?;
         } else if is_last {
-            others.hand_in(slot, 0)?;
-        } else if minibatch.checks_numbers
-            && self.shared.alone
+            connections.hand_in(slot, 0)?;
+        } else if job.checks_numbers
+            && self.shared.one_process
             && let Some((part, value)) = slot.gradients.not_finite()
         {
             // before the gradients of other minibatches are added
@@ -354,39 +354,34 @@ impl Replica {
 
     /// Tells all replicas to drop the step. Where they sum gradients, this one hands in zeros in place of the buckets that
     /// it has not yet handed in, and waits for the sums as the others do.
-    fn give_up(&self, minibatch: &StepJob, slot: &mut Slot, handed_in: usize) -> Result<()> {
-        minibatch.dropped.store(true, Ordering::SeqCst);
-        let others = self.others()?;
-        others.leave_norms();
+    fn give_up(&self, job: &StepJob, slot: &mut Slot, handed_in: usize) -> Result<()> {
+        job.dropped.store(true, Ordering::SeqCst);
+        let connections = self.connections()?;
+        connections.leave_norms();
         slot.renew_gradients()?;
-        if minibatch.step_with.is_none() {
+        if job.step_with.is_none() {
             return Ok(());
         }
-        others.hand_in(slot, handed_in)?;
-        others.sums(slot)?;
+        connections.hand_in(slot, handed_in)?;
+        connections.sums(slot)?;
         slot.renew_gradients()
     }
 
     /// Waits for all sums, and takes the optimizer's step with them, divided by `divisor`: as a whole or not at all. It is
-    /// not taken where a replica has dropped it, or where the sums say why not, which is returned.
-    fn update(
-        &mut self,
-        minibatch: &StepJob,
-        slot: &mut Slot,
-        divisor: f64,
-    ) -> Result<Option<Refusal>> {
+    /// not taken where a replica has dropped it, or if the sums forbid it; then this returns why.
+    fn update(&mut self, job: &StepJob, slot: &mut Slot, divisor: f64) -> Result<Option<Refusal>> {
         let GradientSums {
             buckets,
             are_finite,
             used,
-        } = self.others()?.sums(slot)?;
-        let dropped = minibatch.dropped.load(Ordering::SeqCst);
+        } = self.connections()?.sums(slot)?;
+        let dropped = job.dropped.load(Ordering::SeqCst);
         let refused = self.compute(|_| {
             let _span = tracing::info_span!("update").entered();
             if dropped {
                 return Ok(None);
             }
-            if minibatch.checks_numbers
+            if job.checks_numbers
                 && !are_finite
                 && let Some((part, value)) = not_finite_sum(&buckets)
             {
@@ -396,7 +391,7 @@ impl Replica {
             if used.iter().all(|used| !used) {
                 return Ok(Some(Refusal::nothing_is_used()));
             }
-            let stepped = slot.step(&minibatch.rule, &used, &buckets, divisor);
+            let stepped = slot.step(&job.rule, &used, &buckets, divisor);
             stepped
                 .context("the optimizer failed, so replicas may differ; build the network anew")?;
             Ok(None)
@@ -424,20 +419,20 @@ impl Replica {
         self.compute(|replica| replica.net.forward_all(&values(x)?, false)?.eval())
     }
 
-    fn others(&self) -> Result<&Others> {
-        self.others.as_ref().context(FAILED)
+    fn connections(&self) -> Result<&Connections> {
+        self.connections.as_ref().context(FAILED)
     }
 
     /// The reason behind an error of this replica: an error of the sums, if one has failed.
     pub fn cause(&self, error: Error) -> Error {
-        let of_peers = self.others.as_ref().and_then(Others::failure);
+        let of_peers = self.connections.as_ref().and_then(Connections::failure);
         of_peers.unwrap_or(error)
     }
 
     /// Leaves all groups: the other replicas no longer wait for this one.
     pub fn leave(&mut self) {
-        if let Some(others) = self.others.take() {
-            others.leave();
+        if let Some(connections) = self.connections.take() {
+            connections.leave();
         }
     }
 }

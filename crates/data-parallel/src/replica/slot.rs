@@ -1,5 +1,5 @@
 //! What a trainer keeps on one replica: the gradients of the parameters that it trains, and its optimizer state. So
-//! several trainers can take turns on one network. It sums nothing: that is the replica's.
+//! several trainers can take turns on one network. It sums nothing: that is the reducer's.
 
 use std::collections::BTreeMap;
 
@@ -193,7 +193,7 @@ impl Slot {
         Ok(())
     }
 
-    /// One part of the state for all parameters of a bucket. A parameter of which there is none has zeros.
+    /// One tensor of the state for all parameters of a bucket. A parameter of which there is none has zeros.
     fn values(&self, name: &str, parts: &[Part], named: &NamedState) -> Result<BucketMemory> {
         let of_param = |part: &Part| {
             let number = self.trained[part.parameter];

@@ -29,10 +29,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread, makes the replica on it, and returns what the replica holds. `alone`: the process has no other.
+    /// Starts a thread, makes the replica on it, and returns what the replica holds.
     pub fn start(
         name: String,
-        alone: bool,
+        is_only_replica: bool,
         make: impl FnOnce(&str) -> Result<Replica> + Send + 'static,
     ) -> Result<(Self, NetworkState)> {
         let (jobs, inbox) = channel::<Job>();
@@ -44,7 +44,13 @@ impl Worker {
             let _ = made.send(state.map_err(|error| message(error.to_string())));
             if let Ok(mut replica) = replica {
                 // a replica alone sleeps at once: its helpers keep the other cores, and the thread that hands out jobs needs one
-                let next = || if alone { inbox.recv() } else { receive(&inbox) };
+                let next = || {
+                    if is_only_replica {
+                        inbox.recv()
+                    } else {
+                        receive(&inbox)
+                    }
+                };
                 while let Ok(job) = next() {
                     job(&mut replica);
                 }
@@ -108,7 +114,7 @@ pub(crate) struct Workers {
     /// How long replicas wait for each other.
     pub timeout: Option<Duration>,
     /// Whether no other process has replicas of this network.
-    pub alone: bool,
+    pub one_process: bool,
     /// Held while a job is handed out, so that all replicas get the jobs of several threads in one order.
     pub order: Mutex<()>,
 }
@@ -191,7 +197,7 @@ impl Workers {
     /// Names the devices of the replicas that did not come, where all replicas are in this process.
     fn name_the_missing(&self, error: candle_core::Error) -> candle_core::Error {
         match of_the_group(&error) {
-            Some(collective::Error::TimedOut { limit, missing }) if self.alone => {
+            Some(collective::Error::TimedOut { limit, missing }) if self.one_process => {
                 let workers = missing.iter().map(|i| &self.all[*i]);
                 late(&workers.collect::<Vec<_>>(), *limit)
             }

@@ -8,7 +8,7 @@ use crate::batch_tensors::BatchTensors;
 /// What inputs and targets count.
 pub(crate) type CountOf = dyn Fn(&[Tensor], &[Tensor]) -> Result<f64> + Send + Sync;
 
-/// What `count` returns for a minibatch.
+/// How much a minibatch counts in the mean of its step, as `count` says.
 ///
 /// # Errors
 /// If it is no number that can be added to others: NaN, infinite or negative. A panic becomes an error.

@@ -9,7 +9,7 @@ use crate::processes::Processes;
 
 /// What the minibatch has in all processes together.
 #[derive(Clone, Copy)]
-pub(crate) struct GlobalBatch {
+pub(crate) struct GlobalCounts {
     pub examples: usize,
     /// What it counts in the mean of its step: its examples, or what
     /// [`Trainer::mean_over`](crate::Trainer::mean_over) says.
@@ -26,7 +26,7 @@ pub(crate) struct LocalBatch {
 pub(crate) struct Agreed {
     /// The part of this process.
     pub data: BatchTensors,
-    pub global: GlobalBatch,
+    pub global: GlobalCounts,
     /// Whether one of the processes wants to stop: then all do so after this step.
     pub stops: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) fn agree(
     }
     Ok(Agreed {
         data: own?.data,
-        global: GlobalBatch {
+        global: GlobalCounts {
             examples: examples as usize,
             divisor,
         },
@@ -75,7 +75,7 @@ pub(crate) fn check_parts_differ(processes: &Processes, data: &BatchTensors) -> 
     Ok(())
 }
 
-impl GlobalBatch {
+impl GlobalCounts {
     /// The loss of the shards that are here, from the sum of each.
     pub fn loss_here(self, sums: Vec<Tensor>) -> BatchLoss {
         BatchLoss::new(sums, self.examples).divided_by(self.divisor)

@@ -9,7 +9,7 @@ use crate::error::Kind;
 #[derive(Default)]
 pub(crate) struct Losses {
     /// Those that are not yet known to be finite.
-    unread: Unread<StepNumber>,
+    unread: Unread<StepLabel>,
     /// Those since the last [`Trainer::mean_loss`](crate::Trainer::mean_loss).
     pub since_mean: LossSum,
     /// Those of the present epoch of [`Checkpoints`](crate::Checkpoints).
@@ -26,7 +26,7 @@ pub(crate) struct LossSum {
 }
 
 impl LossSum {
-    fn add(&mut self, loss: &ReadLoss<StepNumber>) {
+    fn add(&mut self, loss: &ReadLoss<StepLabel>) {
         if loss.divisor > 0.0 {
             self.sum += f64::from(loss.mean) * loss.divisor;
             self.divisor += loss.divisor;
@@ -40,7 +40,7 @@ impl LossSum {
 
 /// A step, as an error names it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StepNumber {
+pub(crate) struct StepLabel {
     /// From 1.
     pub number: usize,
     pub lr: f64,
@@ -51,7 +51,7 @@ impl Losses {
     ///
     /// # Errors
     /// With `checks`, if one of the losses that can be read by now is NaN or infinite. Its step was taken.
-    pub fn push(&mut self, loss: &BatchLoss, of_step: StepNumber, checks: bool) -> Result<()> {
+    pub fn push(&mut self, loss: &BatchLoss, of_step: StepLabel, checks: bool) -> Result<()> {
         let is_time = self.unread.push(loss.clone(), of_step);
         if is_time { self.read(checks) } else { Ok(()) }
     }
@@ -64,7 +64,7 @@ impl Losses {
         for read in self.unread.read()? {
             self.since_mean.add(&read);
             self.of_epoch.add(&read);
-            let StepNumber { number, lr } = read.note;
+            let StepLabel { number, lr } = read.note;
             let (loss, has_mean) = (read.mean, read.divisor > 0.0);
             if checks && has_mean && !loss.is_finite() {
                 return Err(Kind::Diverged.says(format!(

@@ -1,4 +1,4 @@
-//! The state of training beside the network, for checkpoints: taken, checked, and set as a whole or not at all.
+//! The state of training besides the network, for checkpoints: taken, checked, and set as a whole or not at all.
 
 use std::collections::BTreeMap;
 
@@ -232,8 +232,8 @@ impl Trainer {
 }
 
 impl DataParallel {
-    /// The number of replica `i` of this process among those of all.
-    fn number(&self, i: usize) -> usize {
+    /// The rank of replica `i` of this process.
+    fn rank(&self, i: usize) -> usize {
         self.first_rank + i
     }
 
@@ -241,8 +241,8 @@ impl DataParallel {
     fn other_buffers(&self) -> Result<Vec<(String, Tensor)>> {
         let mut own = Vec::new();
         for (i, state) in self.states.iter().enumerate() {
-            for (name, buffer) in state.buffers().filter(|_| self.number(i) > 0) {
-                own.push((buffer_of(self.number(i), name), buffer.copy()?.detach()));
+            for (name, buffer) in state.buffers().filter(|_| self.rank(i) > 0) {
+                own.push((buffer_of(self.rank(i), name), buffer.copy()?.detach()));
             }
         }
         let mut all = own;
@@ -263,7 +263,7 @@ impl DataParallel {
         let mut found = Vec::new();
         for (i, replica) in self.states.iter().enumerate() {
             for (name, buffer) in replica.buffers() {
-                let name = buffer_of(self.number(i), name);
+                let name = buffer_of(self.rank(i), name);
                 let Some(tensor) = state.get(&name) else {
                     continue;
                 };

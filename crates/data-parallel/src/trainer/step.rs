@@ -1,4 +1,4 @@
-//! One synchronized step of all replicas, as the trainer's thread takes it. What each replica does is in `replica.rs`.
+//! One synchronized step of all replicas, as the trainer's thread takes it. What each replica does is in `replica/replica.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use devices::{ensure, find, lock};
 use training::{Batch, BatchLoss};
 
 use super::count::checked;
-use super::global_batch::{Agreed, GlobalBatch, LocalBatch, agree, check_parts_differ};
-use super::losses::StepNumber;
+use super::global_batch::{Agreed, GlobalCounts, LocalBatch, agree, check_parts_differ};
+use super::losses::StepLabel;
 use super::slots::Slots;
 use super::trainer::{Trainer, Waiting};
 use crate::batch_tensors::BatchTensors;
@@ -20,7 +20,7 @@ use crate::update_rule::StepRule;
 /// What a step needs before the replicas begin.
 struct Prepared {
     rule: StepRule,
-    global: GlobalBatch,
+    global: GlobalCounts,
     /// Of each replica of this process.
     shares: Vec<BatchTensors>,
     slots: Vec<Arc<Mutex<Slot>>>,
@@ -96,18 +96,18 @@ impl Trainer {
             slots,
         } = prepared.map_err(|error| self.unprepared(error))?;
         self.last_divisor = None; // until the step is taken
-        let of_step = self.step_number(&rule);
+        let of_step = self.step_label(&rule);
         let divisor = self.waiting.divisor + global.divisor;
-        let minibatch = self.job(rule, last.then_some(divisor));
+        let job = self.job(rule, last.then_some(divisor));
         let inputs = shares.into_iter().zip(slots).collect();
-        let job = minibatch.clone();
+        let of_all = job.clone();
         let train = move |replica: &mut Replica,
                           (share, slot): (BatchTensors, Arc<Mutex<Slot>>)| {
-            replica.train(&job, &share, &mut lock(&slot))
+            replica.train(&of_all, &share, &mut lock(&slot))
         };
         let trained = match self.net.on_each(inputs, train) {
             Ok(trained) => trained,
-            Err(error) if minibatch.dropped.load(Ordering::SeqCst) => {
+            Err(error) if job.dropped.load(Ordering::SeqCst) => {
                 if let Some(refused) = find::<Refusal>(&error) {
                     return self.refuse(of_step, refused);
                 }
@@ -143,7 +143,7 @@ impl Trainer {
         Ok(Step { loss, shards })
     }
 
-    /// What a step needs before the replicas begin.
+    /// Agrees with the other processes on the minibatch, and splits this process's part of it.
     fn prepare(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Prepared> {
         self.net.statistics.step_begins()?;
         let rule = self.rule_of_step()?;
@@ -216,7 +216,7 @@ impl Trainer {
             let lost = self.nothing_waits();
             return Err(Kind::Refused.says(nothing_counts(self.steps + 1) + &lost));
         }
-        let of_step = self.step_number(&rule);
+        let of_step = self.step_label(&rule);
         let job = self.job(rule, Some(divisor));
         let flush = move |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
             replica.flush(&job, &mut lock(&slot), divisor)
@@ -246,8 +246,8 @@ impl Trainer {
         Ok(rule)
     }
 
-    fn step_number(&self, rule: &StepRule) -> StepNumber {
-        StepNumber {
+    fn step_label(&self, rule: &StepRule) -> StepLabel {
+        StepLabel {
             number: self.steps + 1,
             lr: rule.lr,
         }
@@ -260,7 +260,7 @@ impl Trainer {
             rule,
             trainer: self.number,
             step: self.steps,
-            before: self.waiting.minibatches,
+            minibatches_before: self.waiting.minibatches,
             step_with,
             checks_gradients: self.checks_gradients,
             checks_numbers: self.checks_numbers,
@@ -304,10 +304,10 @@ impl Trainer {
     }
 
     /// The error of a step that was not taken.
-    fn refuse<T>(&mut self, step: StepNumber, refused: &Refusal) -> Result<T> {
+    fn refuse<T>(&mut self, step: StepLabel, refused: &Refusal) -> Result<T> {
         let lost = self.drop_step()?;
-        let StepNumber { number, lr } = step;
-        let said = refused.said(&lost, self.steps == 0);
+        let StepLabel { number, lr } = step;
+        let said = refused.sentence(&lost, self.steps == 0);
         Err(Kind::Refused.says(format!("step {number}, at learning rate {lr:?}: {said}")))
     }
 

@@ -1,4 +1,4 @@
-//! A trainer: what it trains, how, and how far it is. How it takes a step is in `step.rs`.
+//! A trainer: what it trains, how, and how far it is. How it takes a step is in `step.rs`, its state in `state_dict.rs`.
 
 use std::any::{Any, TypeId};
 use std::sync::Arc;

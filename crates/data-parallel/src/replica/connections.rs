@@ -23,8 +23,8 @@ pub(crate) struct Memberships {
     pub norms: Option<Member>,
 }
 
-/// The other replicas, as one sees them. It loses them when it fails in a step.
-pub(crate) struct Others {
+/// The connections of a replica to the others. It loses them when it fails in a step.
+pub(crate) struct Connections {
     agreement: Member,
     reducer: Reducer,
     /// If batch norm is over the whole minibatch.
@@ -34,7 +34,7 @@ pub(crate) struct Others {
     allow_unused: bool,
 }
 
-/// What the gradients of all replicas come to.
+/// The sums of the gradients of all replicas.
 pub(crate) struct GradientSums {
     pub buckets: Vec<Bucket>,
     /// Whether all are known to be finite.
@@ -43,7 +43,7 @@ pub(crate) struct GradientSums {
     pub used: Vec<bool>,
 }
 
-impl Others {
+impl Connections {
     /// Starts the thread that sums the gradients of the replica `name` on `device`.
     pub fn new(
         name: &str,
@@ -73,12 +73,12 @@ impl Others {
         self.reducer.buckets().send(bucket).map_err(|unsent| {
             let index = unsent.0.index;
             message(format!(
-                "cannot hand out bucket {index}: its receiver was dropped"
+                "cannot hand in bucket {index}: the reducer has ended"
             ))
         })
     }
 
-    /// Begins to sum the gradients of a slot, from bucket number `from` on. Without a backward pass they are zeros.
+    /// Begins to sum the gradients of a slot, from bucket number `from` on; those before it are dropped. Without a backward pass they are zeros.
     pub fn hand_in(&self, slot: &mut Slot, from: usize) -> Result<()> {
         slot.gradients.give(&mut |bucket| {
             if bucket.index < from {
