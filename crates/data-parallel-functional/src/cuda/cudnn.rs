@@ -6,6 +6,7 @@
 //! It only writes results: cuDNN does not promise that an algorithm can also add to what is there.
 
 use super::alloc::alloc;
+use super::cudnn_descriptors::{Descriptors, convolution_descriptor, failed};
 use super::floats::{Element, Floats};
 use crate::descriptors::convolution::Geometry;
 use crate::settings::algorithms::algorithm;
@@ -44,13 +45,6 @@ pub(crate) struct Cudnn {
 // Safety: cuDNN's handles and descriptors may move between threads; that one thread uses them at a time
 // is seen to by the lock around this.
 unsafe impl Send for Cudnn {}
-
-#[derive(Clone, Copy)]
-struct Descriptors {
-    x: sys::cudnnTensorDescriptor_t,
-    weight: sys::cudnnFilterDescriptor_t,
-    y: sys::cudnnTensorDescriptor_t,
-}
 
 /// The descriptors of one shape, and its algorithms for each direction that was needed, best first.
 struct Shape {
@@ -246,7 +240,7 @@ impl Cudnn {
         let shape = self.shape(g, precision)?;
         let descriptors = shape.descriptors;
         if of(shape).is_none() {
-            let candidates = ask(handle, &descriptors, descriptor(g, precision)?)
+            let candidates = ask(handle, &descriptors, convolution_descriptor(g, precision)?)
                 .map_err(|error| error.context(no_algorithm(g)))?;
             let mut choices = choices(g, precision, candidates)?;
             // in deterministic mode each GPU takes its first: times differ from run to run, and so does the GPU that is here first
@@ -346,36 +340,8 @@ impl Cudnn {
 
 impl Shape {
     fn new(g: &Geometry, precision: Precision) -> Result<Self> {
-        let nhwc = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
-        let element = match precision {
-            Precision::Bf16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
-            Precision::F32 | Precision::Tf32 => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
-        };
-        let int = |n: usize| c_int::try_from(n).map_err(Error::wrap);
-        let ints = |dims: [usize; 4]| -> Result<[c_int; 4]> {
-            let [n, c, h, w] = dims;
-            Ok([int(n)?, int(c)?, int(h)?, int(w)?])
-        };
-        let tensor = |dims: [usize; 4]| -> Result<sys::cudnnTensorDescriptor_t> {
-            let tensor = result::create_tensor_descriptor().map_err(failed)?;
-            // Safety: the descriptor was made just now.
-            let set =
-                unsafe { result::set_tensor4d_descriptor(tensor, nhwc, element, ints(dims)?) };
-            set.map_err(failed)?;
-            Ok(tensor)
-        };
-        let weight = result::create_filter_descriptor().map_err(failed)?;
-        let dims = ints([g.out_channels, g.channels, g.kernel_height, g.kernel_width])?;
-        // Safety: the descriptor was made just now.
-        let set = unsafe { result::set_filter4d_descriptor(weight, element, nhwc, dims) };
-        set.map_err(failed)?;
-        let descriptors = Descriptors {
-            x: tensor([g.batch, g.channels, g.height, g.width])?,
-            weight,
-            y: tensor([g.batch, g.out_channels, g.out_height, g.out_width])?,
-        };
         Ok(Self {
-            descriptors,
+            descriptors: Descriptors::new(g, precision)?,
             forward: None,
             backward_x: None,
             backward_weight: None,
@@ -394,36 +360,6 @@ fn precision_of(all: [Floats; 3]) -> Precision {
     }
 }
 
-/// Stride and padding, and the arithmetic of `precision`; sums are f32.
-fn descriptor(g: &Geometry, precision: Precision) -> Result<sys::cudnnConvolutionDescriptor_t> {
-    let convolution = result::create_convolution_descriptor().map_err(failed)?;
-    let (padding, stride) = (g.padding as c_int, g.stride as c_int);
-    // Safety: the descriptor was made just now.
-    let set = unsafe {
-        result::set_convolution2d_descriptor(
-            convolution,
-            padding,
-            padding,
-            stride,
-            stride,
-            1,
-            1,
-            sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
-            sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
-        )
-    };
-    set.map_err(failed)?;
-    let arithmetic = match precision {
-        Precision::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
-        // what cuDNN calls the default may use TF32
-        Precision::Tf32 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
-        Precision::Bf16 => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
-    };
-    // Safety: as above.
-    unsafe { result::set_convolution_math_type(convolution, arithmetic) }.map_err(failed)?;
-    Ok(convolution)
-}
-
 /// The candidates that may be used, in cuDNN's order, the fastest first.
 fn choices<A: Copy + fmt::Debug>(
     g: &Geometry,
@@ -438,7 +374,7 @@ fn choices<A: Copy + fmt::Debug>(
             && (!exact || !rounds(c.arithmetic))
     };
     let choice = |c: &Candidate<A>| -> Result<Choice<A>> {
-        let convolution = descriptor(g, precision)?;
+        let convolution = convolution_descriptor(g, precision)?;
         if !exact {
             // Safety: the descriptor was made just now.
             unsafe { result::set_convolution_math_type(convolution, c.arithmetic) }
@@ -483,10 +419,6 @@ fn rounds(arithmetic: sys::cudnnMathType_t) -> bool {
 
 fn scale(factor: &f32) -> *const c_void {
     ptr::from_ref(factor).cast()
-}
-
-fn failed(error: CudnnError) -> Error {
-    Error::Msg(format!("cuDNN: {:?}", error.0))
 }
 
 #[cfg(test)]

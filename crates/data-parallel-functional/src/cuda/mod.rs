@@ -8,6 +8,7 @@ mod alloc;
 mod backend;
 mod convolution;
 mod cudnn;
+mod cudnn_descriptors;
 mod elementwise;
 mod floats;
 mod gemm;
