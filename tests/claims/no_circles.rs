@@ -1,6 +1,8 @@
 //! No crate, folder or file imports one that imports it: read from the paths in `use` and elsewhere in the code, and
 //! from the methods that a file calls on `self`, if they are written in another file.
 //!
+//! Not seen are calls on other variables than `self`, methods of traits, and what a macro or a glob brings.
+//!
 //! A `lib.rs` or `mod.rs` is a face: its `pub use` is no import, and a name that it hands on is imported from the file
 //! that defines it. `mod` is no import, and what is `#[cfg(test)]` is not read. The code is as rustfmt writes it.
 
@@ -70,10 +72,14 @@ fn imports(files: &BTreeMap<String, String>) -> Graph {
         .iter()
         .map(|(file, text)| (file, without_tests(text)))
         .collect();
-    let modules: Modules = files.keys().map(|file| (module(file), file)).collect();
+    let has_lib = files.contains_key("lib.rs");
+    let modules: Modules = files
+        .keys()
+        .map(|file| (module(file, has_lib), file))
+        .collect();
     let (mut handed_on, mut imported) = (BTreeMap::new(), Vec::new());
     for (file, code) in &code {
-        let module = module(file);
+        let module = module(file, has_lib);
         let is_face = file.ends_with("lib.rs") || file.ends_with("mod.rs");
         let mut names = BTreeMap::new();
         for use_of in uses(code) {
@@ -120,24 +126,41 @@ fn imports(files: &BTreeMap<String, String>) -> Graph {
     graph
 }
 
-/// The call in a file of a method of its own type that is written in another file; no import shows it.
+/// The call in a file, on `self`, of a method that another file has in an `impl` of the same type; no import shows it.
 fn method_elsewhere(home: &str, elsewhere: &str) -> Option<String> {
-    let mut home_types = home.lines().filter_map(|line| {
-        let (_, name) = line
-            .trim()
-            .split_once("struct ")
-            .or(line.split_once("enum "))?;
-        let end = |c: char| !c.is_alphanumeric() && c != '_';
-        name.split(end).next().filter(|name| !name.is_empty())
-    });
-    home_types.find_map(|name| {
-        methods(elsewhere, name)
-            .into_iter()
-            .flat_map(|method| ["self", "Self"].map(|own| (own, method)))
-            .map(|(own, method)| (own, if own == "self" { "." } else { "::" }, method))
-            .map(|(own, dots, method)| format!("{own}{dots}{method}("))
-            .find(|call| home.contains(call.as_str()))
+    // rustfmt may break a line before the dot
+    let calls = home.split_whitespace().collect::<String>();
+    types(home).into_iter().find_map(|name| {
+        let mut others = methods(elsewhere, name).into_iter();
+        others.find_map(|method| {
+            if home.contains(&format!("fn {method}")) {
+                return None; // its own
+            }
+            let on_self = [format!("self.{method}("), format!("self.{method}::<")];
+            let is_called = on_self.iter().any(|call| calls.contains(call))
+                || calls
+                    .split(&format!("Self::{method}"))
+                    .skip(1)
+                    .any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'));
+            is_called.then(|| format!("self.{method}("))
+        })
     })
+}
+
+/// The types that a file defines, or has an `impl` of.
+fn types(code: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for line in code.lines() {
+        if line.starts_with("impl") && !line.contains(" for ") {
+            let words = line.split(|c: char| !c.is_alphanumeric());
+            // one letter is a parameter
+            found.extend(words.filter(|w| w.starts_with(char::is_uppercase) && w.len() > 1));
+        } else if let Some((_, rest)) = line.split_once("struct ").or(line.split_once("enum ")) {
+            found.extend(rest.split(|c: char| !c.is_alphanumeric()).next());
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
 }
 
 /// The functions in the `impl` blocks of a type, those of traits left out.
@@ -165,10 +188,16 @@ fn methods<'a>(code: &'a str, name: &str) -> Vec<&'a str> {
     found
 }
 
-/// The module in a file.
-fn module(file: &str) -> String {
-    let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
-    path.replace('/', "::").trim_start_matches("lib").to_owned()
+/// The module in a file. A `main.rs` beside a `lib.rs` is a crate of its own, which nothing imports.
+fn module(file: &str, has_lib: bool) -> String {
+    match file {
+        "lib.rs" => String::new(),
+        "main.rs" if !has_lib => String::new(),
+        _ => {
+            let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
+            path.replace('/', "::")
+        }
+    }
 }
 
 /// A path that is written in a module.
@@ -249,17 +278,21 @@ fn paths(code: &str) -> Vec<String> {
     let mut lines = code.lines();
     while let Some(line) = lines.next() {
         if use_in(line).is_some() {
-            if !line.ends_with(';') {
-                lines.find(|line| line.ends_with(';'));
+            if !line.trim_end().ends_with(';') {
+                lines.find(|line| line.trim_end().ends_with(';'));
             }
             continue;
         }
         let line = line.replace("(in crate::", "(");
         let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-        // a macro puts a name behind `super::`; a type stands before `::<`, a global path behind `::`
-        let is_path =
-            |word: &&str| word.contains("::") && !word.starts_with(':') && !word.ends_with(':');
-        paths.extend(words.filter(is_path).map(str::to_owned));
+        // a global path begins with `::`; `::<` stands behind a name, and a macro puts a name behind `super::`
+        let words = words.filter(|word| !word.starts_with(':'));
+        let paths_here = words.map(|word| word.trim_end_matches(':'));
+        paths.extend(
+            paths_here
+                .filter(|word| word.contains("::"))
+                .map(str::to_owned),
+        );
     }
     paths
 }
@@ -373,7 +406,7 @@ fn imports_are_found() -> Result<()> {
     Ok(())
 }
 
-/// Two files that import each other, in each way in which code can do it.
+/// Two files that import each other, in each way that is seen.
 fn each_kind_of_circle_is_found() -> Result<()> {
     let child = "use super::Run;\npub fn begin(run: &Run) {}";
     for (parent, to, text) in [
@@ -421,6 +454,37 @@ fn each_kind_of_circle_is_found() -> Result<()> {
         ("x.rs", "use crate::a;\nfn f() { a::deep::g() }"),
         ("a.rs", "pub mod deep;"),
         ("a/deep.rs", "use crate::x;"),
+    ];
+    ensure!(
+        floors(&crate_of(&files)).is_err(),
+        "{}",
+        said(&crate_of(&files))
+    );
+    // a path with types behind it, a `use` with a comment, and a program without a library
+    for (parent, text) in [
+        ("a.rs", "fn f() { crate::b::g::<u8>() }"),
+        ("a.rs", "use std::fmt; // why\nfn f() { crate::b::g() }"),
+    ] {
+        let files = [("lib.rs", ""), (parent, text), ("b.rs", "use crate::a;")];
+        ensure!(floors(&crate_of(&files)).is_err(), "{text:?}");
+    }
+    let files = [
+        ("main.rs", "mod a;\nfn f() { a::g() }"),
+        ("a.rs", "use crate::f;"),
+    ];
+    ensure!(floors(&crate_of(&files)).is_err(), "main.rs");
+    // methods of a type of a third file
+    let files = [
+        ("lib.rs", ""),
+        ("t.rs", "pub struct Train;"),
+        (
+            "a.rs",
+            "use crate::t::Train;\nimpl Train {\n    fn f(&self) {\n        self\n            .g()\n    }\n}",
+        ),
+        (
+            "b.rs",
+            "use crate::t::Train;\nimpl Train {\n    fn g(&self) { Self::f }\n}",
+        ),
     ];
     ensure!(
         floors(&crate_of(&files)).is_err(),

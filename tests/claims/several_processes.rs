@@ -93,6 +93,9 @@ fn where_replicas_are_changes_no_bit() -> Result<()> {
     same_as_in_one_process(3, &split, |folder| {
         leaves(folder, 2, &format!("{split} --gpus 3"))
     })?;
+    same_as_in_one_process(3, &split, |folder| {
+        leaves(folder, 1, &format!("{split} --gpus 3"))
+    })?;
     let star = format!("{SMALL} --allreduce star --momentum 0.9");
     same_as_in_one_process(4, &star, |folder| {
         leaves(folder, 3, &format!("{star} --gpus 4"))

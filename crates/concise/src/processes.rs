@@ -35,7 +35,7 @@ pub(crate) fn in_processes<T>(
     }
 }
 
-/// The error of processes that have different settings or parameters is one of their options.
+/// The error of processes that have different settings or parameters is one of their options, whenever it comes.
 fn as_bad_input(error: anyhow::Error) -> anyhow::Error {
     let of_candle = error.downcast_ref::<candle_core::Error>();
     if of_candle.is_some_and(Error::is_disagreement) {

@@ -3,17 +3,26 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use data_parallel::{DataParallel, Processes, Trainer, World};
+use data_parallel::{DataParallel, Processes, Replication, Trainer, World};
 use run::{BadInput, Book, Run, say};
 
 use crate::options::Options;
 
-/// Makes the run of this process, and says where its replicas are. All processes have the same settings.
+/// A run before its network is built.
+pub(crate) struct Started {
+    pub run: Run,
+    /// Where its replicas are.
+    pub world: World,
+    /// How they work together.
+    pub how: Replication,
+}
+
+/// Makes the run of this process. All processes have the same settings.
 pub(crate) fn start_run(
     processes: Arc<Processes>,
     options: &Options,
     book: &Book,
-) -> Result<(Run, World)> {
+) -> Result<Started> {
     let mut run = Run::start_in(processes.process()?, &options.run, book)?;
     run.train_iter = run.train_iter.in_groups_of(options.accumulate)?;
     let world = World::of(processes, run.devices.clone());
@@ -22,7 +31,7 @@ pub(crate) fn start_run(
     let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
     let agreed = world.processes().agree("settings", &settings);
     agreed.map_err(|error| with_advice_on_images(error, &run))?;
-    Ok((run, world))
+    Ok(Started { run, world, how })
 }
 
 /// Says what to do where one process reads images and another one draws them.

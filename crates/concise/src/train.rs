@@ -36,11 +36,11 @@ pub const BOOK: Book = Book {
 pub fn train(options: &Options) -> Result<Summary> {
     in_processes(options, |processes| {
         // Devices, data, timer and curve, as the options say
-        let (mut run, world) = start_run(processes, options, &BOOK)?;
+        let started = start_run(processes, options, &BOOK)?;
+        let mut run = started.run;
         // Initialize the network on all devices
-        let (how, seed) = (options.replication(&world)?, options.run.seed);
-        let init = Initializer::Normal(0.01);
-        let net = DataParallel::with(how, &world, init, seed, |vb| resnet18(10, vb))?;
+        let (how, world, init) = (started.how, &started.world, Initializer::Normal(0.01));
+        let net = DataParallel::with(how, world, init, options.run.seed, |vb| resnet18(10, vb))?;
         let mut trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr))
             .schedule(options.schedule(&run))
             .accumulate(options.accumulate)?

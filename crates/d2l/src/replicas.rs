@@ -12,7 +12,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 static THREADS: Mutex<Option<Arc<ThreadPool>>> = Mutex::new(None);
 
 /// Runs `f` on all `devices` at once, on each with its own of `items`; returns the results in their order. It
-/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`](crate::on_replica) does. One
+/// is rayon's parallel iterator, in which an error names its replica as [`on_replica`](devices::on_replica) does. One
 /// device alone needs no other thread.
 ///
 /// No device begins before all have done their earlier work: one may still read what another writes next.

@@ -14,9 +14,9 @@
 //!
 //! This crate handles only vectors and tensors, no gradients and no networks.
 
-// The vectors of several processes meet as bytes, and no process converts them.
+// `vectors.rs` sends floats as they are in memory, and reads them as little-endian.
 #[cfg(target_endian = "big")]
-compile_error!("collective sends floats in little-endian order, as safetensors has them");
+compile_error!("collective sends floats between processes in little-endian order");
 
 mod algorithm;
 mod barrier;

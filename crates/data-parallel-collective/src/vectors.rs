@@ -152,7 +152,7 @@ impl Member {
         schedule
     }
 
-    /// Sums the vectors of all members that they share, or each member's part of them, and takes its own out again.
+    /// Shares this member's vector, sums those of all members or this member's part of them, and takes its own back.
     fn sum_shared(
         &mut self,
         data: Vec<f32>,

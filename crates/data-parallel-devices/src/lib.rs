@@ -18,7 +18,6 @@ mod errors;
 mod find;
 mod gpu;
 mod gpu_cache;
-
 mod names;
 mod panics;
 mod process;

@@ -24,8 +24,8 @@
 //! This crate knows no model, no dataset and no replica, and it converts no tensor that does not fit: that is an error,
 //! which names both sides. A batch of no examples is fine, except for means and for batch normalization in training.
 //!
-//! Each floor uses only those below it: `graph` (values, compiler, tape, gradients, candle's networks) and `optim`
-//! (optimizers and their state); `operations` (those that have a file each); `cpu` and `cuda` (the other kernels);
+//! Each floor uses only those below it: `operations` (those that have a file each) and `optim` (optimizers and their
+//! state); `graph` (values, compiler, tape, gradients, candle's networks); `cpu` and `cuda` (the other kernels);
 //! `kernel` (the traits of a backend and of a kernel); `statistics` (of batch norms); `descriptors` (sizes and checks);
 //! `memory` (tensors, buckets, free memory, limits) and `settings` (of the whole process).
 //!

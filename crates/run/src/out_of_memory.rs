@@ -5,8 +5,7 @@ use std::io::Write;
 use std::sync::Mutex;
 
 use candle_core::Device;
-use devices::lock;
-use devices::{Panicked, device_names};
+use devices::{Panicked, device_names, lock};
 use functional::Allocator;
 
 /// The names of the run's devices. A static, because a panic leaves nothing else of a run.

@@ -1,7 +1,7 @@
 //! The all-reduce alone, and AdamW on it, without a trainer.
 
 use data_parallel::collective::{self, GroupOptions, Member};
-use data_parallel::functional::{Gradients, OptimizerState, Update, BucketMemory};
+use data_parallel::functional::{BucketMemory, Gradients, OptimizerState, Update};
 use data_parallel::prelude::*;
 
 /// What `f` returns on each of `k` threads, with a member of one group.

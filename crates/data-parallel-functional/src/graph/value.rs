@@ -1,5 +1,5 @@
-//! Values: computations that are written down, and computed together later. This file is the list of all
-//! operations; [`super::compile`] says which of them become one.
+//! Values: computations that are written down, and computed together later. Here are the operations that may become
+//! one with others, as [`super::compile`] says; the others are in `operations`.
 
 use super::checked::note_variable;
 use crate::descriptors::convolution::{Convolution, Geometry};

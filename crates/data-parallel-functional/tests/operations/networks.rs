@@ -2,8 +2,10 @@
 //! on a GPU with the CPU. `least` is the smallest batch.
 
 use crate::both::{Both, Running};
+use crate::reference;
 use crate::support::{coarse, labels, random, tensor, values};
 use candle_core::{Result, Tensor};
+use functional::Value;
 use proptest::prelude::*;
 use std::fmt;
 
@@ -167,7 +169,7 @@ pub fn tokens() -> impl Strategy<Value = Case> {
             let (first, y) = (Both::new(&x[0])?, y.to_device(x[0].device())?);
             match which {
                 0 => first.embedding(&x[0], &ids),
-                1 => first.gelu(),
+                1 => first.apply(Value::gelu, reference::gelu),
                 2 => first.cross_entropy(&y),
                 3 => first.layer_norm(&x[1], &x[2]),
                 4 => first.causal_attention(heads),

@@ -8,7 +8,7 @@ use dataset::Name;
 use super::chosen::Chosen;
 use crate::options::Options;
 
-/// The settings of a run.
+/// The settings of a run. In which processes the replicas are is not a setting.
 pub(super) fn settings_of(chosen: &Chosen, options: &Options) -> String {
     let (precision, deterministic) = (options.precision, options.deterministic);
     let device = if chosen.devices[0].is_cpu() {

@@ -145,7 +145,8 @@ fn elements_moved(operation: &Operation, kept: f64) -> f64 {
     let others: f64 = inputs.iter().skip(1).sum();
     let is_norm = operation.kernel == "Norm";
     let sum = if is_norm && others > y { y } else { 0.0 }; // a batch norm to which another value is added
-    let is_convolution = ["Alone", "Pooled", "OneChannel"].contains(&operation.kernel.as_str());
+    let is_convolution =
+        ["ConvolutionKernel", "Pooled", "OneChannel"].contains(&operation.kernel.as_str());
     let is_kept = 4.0 * x.max(y) <= kept;
     match operation.pass {
         Pass::Forward if is_kept => 2.0 * y + sum,
