@@ -20,6 +20,11 @@ fn a_small_run_leaves_tables_that_say_simulated() -> Result<()> {
         "{report}"
     );
 
+    // what the simulation counts as a convolution has these names
+    for kernel in ["ConvolutionKernel", "Pooled", "OneChannel"] {
+        ensure!(report.contains(kernel), "no {kernel}: {report}");
+    }
+
     let steps = table(&report, "a step of one replica")?;
     ensure!(steps.len() == 2, "{steps:?}");
     for row in &steps {
