@@ -78,7 +78,8 @@ impl Connections {
         })
     }
 
-    /// Begins to sum the gradients of a slot, from bucket number `from` on; those before it are dropped. Without a backward pass they are zeros.
+    /// Begins to sum the gradients of a slot, from bucket number `from` on; those before it are dropped. Without a
+    /// backward pass they are zeros.
     pub fn hand_in(&self, slot: &mut Slot, from: usize) -> Result<()> {
         slot.gradients.give(&mut |bucket| {
             if bucket.index < from {

@@ -1,4 +1,5 @@
-//! One synchronized step of all replicas, as the trainer's thread takes it. What each replica does is in `replica/replica.rs`.
+//! One synchronized step of all replicas, as the trainer's thread takes it. What each replica does is in
+//! `replica/replica.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -13,8 +13,8 @@ use crate::options::{Interrupted, StopFlag};
 /// How often the flag is looked at that ends the work early.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What `work` returns; an error that names `what` if it panics, and one if it takes longer than `limit`, or `stop` is set. While it works, no panic is
-/// printed.
+/// What `work` returns; an error that names `what` if it panics, and one if it takes longer than `limit`, or `stop` is
+/// set. While it works, no panic is printed.
 pub(super) fn watched<T: Send + 'static>(
     what: &str,
     limit: Duration,
