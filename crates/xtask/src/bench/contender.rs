@@ -1,6 +1,5 @@
 //! The contenders: the programs that are compared, and their commands.
 
-use std::cmp::Reverse;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +10,15 @@ use super::options::{CpuOptions, Part};
 use super::peers;
 use super::work::Work;
 
+/// The tables of a step in which a contender has a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// That of all programs, with all threads and with one.
+    pub programs: bool,
+    /// That of one device and several.
+    pub devices: bool,
+}
+
 /// A program that is compared with the others.
 #[derive(Clone, Debug)]
 pub struct Contender {
@@ -20,6 +28,8 @@ pub struct Contender {
     pub threads: usize,
     /// It trains on so many times the batch.
     pub times: usize,
+    /// Which tables have a row of it. It is measured once for all of them.
+    pub tables: Tables,
     program: PathBuf,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
@@ -32,6 +42,7 @@ impl Contender {
             name: name.to_owned(),
             threads,
             times: 1,
+            tables: Tables::default(),
             program: program.to_owned(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
             env: Vec::new(),
@@ -49,6 +60,16 @@ impl Contender {
     pub fn is_pytorch(&self, bf16: bool) -> bool {
         let starts = |words| self.name.starts_with(words);
         starts("PyTorch") && starts("PyTorch bf16") == bf16
+    }
+
+    /// The name of what is compared on one device and on several: one process of PyTorch, or one of ours, is the
+    /// same program as several.
+    pub fn program(&self) -> String {
+        if self.name.starts_with("ours") {
+            "ours".to_owned()
+        } else {
+            self.name.replace("ddp, ", "")
+        }
     }
 
     /// What it does where the others do `work`.
@@ -78,14 +99,31 @@ const PYTORCH_MODES: [&str; 6] = [
     "bf16-compile-channels_last",
 ];
 
-/// Those that are compared on several devices.
-const DDP_MODES: [&str; 2] = ["ddp-eager-channels_last", "ddp-compile-channels_last"];
+/// Those that are compared on several devices, with DistributedDataParallel.
+const DDP_MODES: [&str; 2] = ["eager-channels_last", "compile-channels_last"];
 
-/// The contenders that `options` ask for and that can do `work`, with all threads, then with one.
+/// The contenders that `options` ask for and that can do `work`, each once. Those on one device and on several come
+/// first, side by side: a round compares their times.
 ///
 /// # Errors
 /// If a peer cannot be had; the message says how to do without it.
-pub fn list(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
+pub fn all(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
+    let mut all = on_devices(options, work)?;
+    for mut contender in programs(options, work)? {
+        let name = |c: &Contender| (c.name.clone(), c.threads, c.times);
+        match all.iter_mut().find(|c| name(c) == name(&contender)) {
+            Some(same) => same.tables.programs = true,
+            None => {
+                contender.tables.programs = true;
+                all.push(contender);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Every program, with all threads, then with one.
+fn programs(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     let threads = options.threads();
     let mut counts = vec![threads, 1];
     counts.dedup();
@@ -108,16 +146,12 @@ pub fn list(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     if options.has(Part::Burn) && work.network.is_the_books() {
         all.push(other("Burn", threads, &peers::build("burn", "burn-flex")?));
     }
-    all.sort_by_key(|contender| Reverse(contender.threads)); // in the same order otherwise
     Ok(all)
 }
 
-/// Contenders on one device and on several, each of which is one core: with the batch shared out, and ours also with
-/// the batch on each.
-///
-/// # Errors
-/// If PyTorch cannot be had; the message says how to do without it.
-pub fn on_devices(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
+/// On one device and on several, each of which is one core: with the batch shared out, and ours also with the batch on
+/// each.
+fn on_devices(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     if !options.has(Part::Devices) {
         return Ok(Vec::new());
     }
@@ -135,8 +169,15 @@ pub fn on_devices(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     if options.has(Part::Pytorch) {
         peers::has_pytorch(&options.python)?;
         for mode in DDP_MODES {
-            all.extend(counts.iter().map(|&k| pytorch(options, mode, k)));
+            let on = |&k: &usize| match k {
+                1 => pytorch(options, mode, 1),
+                _ => pytorch(options, &format!("ddp-{mode}"), k),
+            };
+            all.extend(counts.iter().map(on));
         }
+    }
+    for contender in &mut all {
+        contender.tables.devices = true;
     }
     Ok(all)
 }

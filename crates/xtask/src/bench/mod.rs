@@ -38,23 +38,17 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
         most_steps: 20,
         live_on: false,
     };
-    let (mut tables, mut on_devices) = (Vec::new(), Vec::new());
+    let mut measured = Vec::new();
     for &work in &options.step {
-        for (tables, contenders) in [
-            (&mut tables, contender::list(options, &work)?),
-            (&mut on_devices, contender::on_devices(options, &work)?),
-        ] {
-            if !contenders.is_empty() {
-                tables.push((work, rounds::measure(&work, &contenders, &effort)?));
-            }
-        }
+        let contenders = contender::all(options, &work)?;
+        measured.push((work, rounds::measure(&work, &contenders, &effort)?));
     }
     let losses = if options.has(Part::Losses) {
         losses::table(options)?
     } else {
         String::new()
     };
-    let markdown = report::markdown(options.threads(), &tables, &on_devices, &losses);
+    let markdown = report::markdown(options.threads(), &measured, &losses);
     println!("\n{markdown}");
     write(&options.out, "cpu.md", &markdown)
 }

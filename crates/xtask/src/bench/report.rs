@@ -1,20 +1,22 @@
 //! The report as Markdown: the tables, and when, where and how they were measured.
 
-use super::contender::Contender;
+use std::cmp::Reverse;
+
+use super::contender::{Contender, Tables};
 use super::machine::circumstances;
 use super::rounds::Row;
 use super::stats::{Summary, short};
 use super::work::{COUNTED, Work};
 
 /// A kind of step with the rows of all contenders.
-pub type Table = (Work, Vec<Row>);
+pub type Measured = (Work, Vec<Row>);
 
 /// The time of an example with the fastest PyTorch mode in bf16 or in float32 with as many threads, divided by the
 /// contender's; a dash without PyTorch.
-fn ratio(row: &Row, rows: &[Row], bf16: bool) -> String {
+fn ratio(row: &Row, rows: &[&Row], bf16: bool) -> String {
     let threads = row.contender.threads;
-    let is_other = |r: &&Row| r.contender.is_pytorch(bf16) && r.contender.threads == threads;
-    let pytorch = rows.iter().filter(is_other);
+    let is_other = |r: &&&Row| r.contender.is_pytorch(bf16) && r.contender.threads == threads;
+    let pytorch = rows.iter().filter(is_other).copied();
     let of_example = |row: &Row| row.median() / row.contender.times as f64;
     let best = pytorch.map(of_example).min_by(f64::total_cmp);
     best.map_or("–".to_owned(), |best| short(best / of_example(row)))
@@ -33,8 +35,10 @@ const HEAD_OF_DEVICES: &str = "\
 const DEVICES_EXPLAINED: &str = "\
 A device is one core. Speed-up: the examples per second, divided by those of the same program on one device in the \
 same round; the median over the rounds, the lowest and the highest, and that of each round. Efficiency: the median \
-speed-up divided by the devices. With the same examples that is strong scaling, with more of them weak scaling. PyTorch / this: the time of an example with the fastest mode of DistributedDataParallel (gloo, one process \
-for each device), divided by that of this row.
+speed-up divided by the devices. With the same examples that is strong scaling, with more of them weak scaling. \
+PyTorch / this: the time of an example with PyTorch's fastest mode on as many devices, divided by that of this row. On \
+several devices PyTorch is DistributedDataParallel (gloo, one process for each device). A program that is also in a \
+table below is the same measurement there.
 ";
 
 const EXPLAINED: &str = "\
@@ -44,9 +48,9 @@ time of this row; above 1 is faster than PyTorch. Bf16 / this: the same of PyTor
 (`torch.autocast`). Cores busy: processor time divided by elapsed time. Memory: the peak of \
 the process.";
 
-/// All of it: the number of cores for each program, the tables, and the section of the losses.
-pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: &str) -> String {
-    let rows = || tables.iter().chain(on_devices).flat_map(|(_, rows)| rows);
+/// All of it: the number of cores for each program, the tables of each step, and the section of the losses.
+pub fn markdown(threads: usize, measured: &[Measured], losses: &str) -> String {
+    let rows = || measured.iter().flat_map(|(_, rows)| rows);
     let mut versions: Vec<&str> = rows().map(|row| row.version.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
@@ -55,26 +59,36 @@ pub fn markdown(threads: usize, tables: &[Table], on_devices: &[Table], losses: 
         .reduce(f64::max)
         .unwrap_or(f64::NAN);
     let head = circumstances(threads, &versions.join(", "), other);
-    let mut text = format!("# Training on the CPU\n\n{head}");
-    for (work, rows) in on_devices {
-        text += &format!("\n## On devices of one core: {work}\n\n{HEAD_OF_DEVICES}");
-        text.extend(rows.iter().map(|row| line_of_devices(work, row, rows)));
+    let (mut on_devices, mut programs) = (String::new(), String::new());
+    for (work, rows) in measured {
+        let has = |is_in: fn(&Tables) -> bool| {
+            let mut rows: Vec<&Row> = rows.iter().collect();
+            rows.retain(|row| is_in(&row.contender.tables));
+            rows
+        };
+        let rows = has(|tables| tables.devices);
+        if !rows.is_empty() {
+            on_devices += &format!("\n## On devices of one core: {work}\n\n{HEAD_OF_DEVICES}");
+            on_devices.extend(rows.iter().map(|row| line_of_devices(work, row, &rows)));
+        }
+        let mut rows = has(|tables| tables.programs);
+        if !rows.is_empty() {
+            rows.sort_by_key(|row| Reverse(row.contender.threads)); // in the same order otherwise
+            let gflop = short(work.flops() / 1e9);
+            programs += &format!("\n## {work}\n\nOne step is {gflop} GFLOP.\n\n{HEAD}");
+            programs.extend(rows.iter().map(|row| line(work, row, &rows)));
+        }
     }
     if !on_devices.is_empty() {
-        text += &format!("\n{DEVICES_EXPLAINED}");
+        on_devices += &format!("\n{DEVICES_EXPLAINED}");
     }
-    for (work, rows) in tables {
-        let gflop = short(work.flops() / 1e9);
-        text += &format!("\n## {work}\n\nOne step is {gflop} GFLOP.\n\n{HEAD}");
-        text.extend(rows.iter().map(|row| line(work, row, rows)));
+    if !programs.is_empty() {
+        programs += &format!("\n{EXPLAINED} {COUNTED}\n");
     }
-    if !tables.is_empty() {
-        text += &format!("\n{EXPLAINED} {COUNTED}\n");
-    }
-    text + losses
+    format!("# Training on the CPU\n\n{head}{on_devices}{programs}{losses}")
 }
 
-fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
+fn line(work: &Work, row: &Row, rows: &[&Row]) -> String {
     let Contender { name, threads, .. } = &row.contender;
     let times = Summary::of(&row.times);
     let [ms, min, max] = [times.median, times.min, times.max].map(short);
@@ -87,15 +101,13 @@ fn line(work: &Work, row: &Row, rows: &[Row]) -> String {
     )
 }
 
-fn line_of_devices(work: &Work, row: &Row, rows: &[Row]) -> String {
+fn line_of_devices(work: &Work, row: &Row, rows: &[&Row]) -> String {
     let (times, k) = (Summary::of(&row.times), row.contender.threads);
     let batch = |row: &Row| row.contender.work(work).batch as f64;
-    let is_ours = |row: &Row| row.contender.name.starts_with("ours"); // the name has the number of replicas
-    let is_same = |other: &&Row| {
-        let named = other.contender.name == row.contender.name;
-        other.contender.threads == 1 && (named || is_ours(other) && is_ours(row))
+    let is_on_one = |other: &&&Row| {
+        other.contender.threads == 1 && other.contender.program() == row.contender.program()
     };
-    let speed_up = match rows.iter().find(is_same) {
+    let speed_up = match rows.iter().find(is_on_one) {
         None => "– | – | – | –".to_owned(),
         Some(one) => {
             let rounds = one.times.iter().zip(&row.times);
@@ -143,7 +155,7 @@ mod tests {
             row("ours, 1 replica", 1, 1, &[100.0, 90.0, 210.0]),
             row("ours, 2 replicas", 2, 1, &[62.5, 60.0, 140.0]),
             row("ours, 2 replicas", 2, 2, &[100.0, 100.0, 200.0]),
-            row("PyTorch ddp, eager", 1, 1, &[300.0]),
+            row("PyTorch eager", 1, 1, &[300.0]),
             row("PyTorch ddp, eager", 2, 1, &[200.0]),
             row("PyTorch bf16, eager", 2, 1, &[10.0]), // another precision
         ];
@@ -155,6 +167,7 @@ mod tests {
             "| 64 | 300 | 300 – 300 | 213 | 1.00 | 1.00 – 1.00 | 1.00 | 1.00 | 1.00 |",
             "| 64 | 200 | 200 – 200 | 320 | 1.50 | 1.50 – 1.50 | 1.50 | 0.75 | 1.00 |",
         ];
+        let rows: Vec<&Row> = rows.iter().collect();
         for (row, end) in rows.iter().zip(ends) {
             let line = line_of_devices(&work, row, &rows);
             assert!(line.trim_end().ends_with(end), "{line}");

@@ -14,6 +14,9 @@ use super::work::Work;
 /// The pause between two contenders. OpenMP's threads look for work for 0.2 s, and would be in the way of the next one.
 const SETTLE: Duration = Duration::from_millis(300);
 
+/// Steps of a turn, at least: one slow step is not the time of a round. A process that lives for one turn does one.
+const LEAST_STEPS: f64 = 3.0;
+
 /// How long to measure.
 pub struct Effort {
     /// The number of rounds; each contender is timed once in each round.
@@ -42,7 +45,7 @@ pub struct Row {
     pub spent: Spent,
     /// Its process, if this lives on between rounds.
     process: Option<Process>,
-    /// Steps of a turn: enough for a third of a second.
+    /// Steps of a turn: enough for a third of a second, and three.
     steps: usize,
 }
 
@@ -118,7 +121,8 @@ impl Row {
             times = process.ask(effort.warm_up, not_counted)?;
         }
         let last = times.last().context("no step")?;
-        self.steps = (333.0 / last).clamp(1.0, effort.most_steps as f64) as usize;
+        let least = if once { 1.0 } else { LEAST_STEPS };
+        self.steps = (333.0 / last).clamp(least, effort.most_steps as f64) as usize;
         self.version = process.version.clone();
         sleep(SETTLE);
         Ok(process)
