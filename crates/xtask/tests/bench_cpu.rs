@@ -29,6 +29,34 @@ fn a_tiny_run_leaves_a_table() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_program_in_two_tables_is_measured_once() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    xtask.args(
+        "bench cpu --only ours --only devices --rounds 3 --threads 2 --step lenet-6".split(' '),
+    );
+    let output = xtask.arg("--out").arg(folder.path()).output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{stderr}");
+    // 3 rounds of: one device, two, two with twice the examples; one replica on two threads
+    ensure!(stderr.matches(" round ").count() == 3 * 4, "{stderr}");
+    let report = std::fs::read_to_string(folder.path().join("cpu.md"))?;
+    let (devices, programs) = report
+        .split_once("\n## LeNet, batch 6\n")
+        .context("no table of programs")?;
+    for name in ["ours, 1 replica | 1 |", "ours, 2 replicas | 2 |"] {
+        let row = |table: &str| {
+            let line = table.lines().find(|line| line.contains(name));
+            let cells = line.map(|line| line.split(" | ").map(str::to_owned).collect::<Vec<_>>());
+            cells.with_context(|| format!("no {name}: {report}"))
+        };
+        let (on_devices, of_program) = (row(devices)?, row(programs)?);
+        ensure!(on_devices[3..5] == of_program[2..4], "{report}"); // ms, from – to
+    }
+    Ok(())
+}
+
 /// The cells of each contender's row.
 fn table(report: &str) -> Vec<Vec<&str>> {
     let rows = report.lines().filter(|line| line.starts_with("| ours"));

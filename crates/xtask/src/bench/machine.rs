@@ -36,6 +36,15 @@ impl Spent {
         done
     }
 
+    /// All of them together: a single one can be too short for the system's clock.
+    pub fn total<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        all.fold(Self::default(), |sum, spent| Self {
+            seconds: sum.seconds + spent.seconds,
+            own: sum.own + spent.own,
+            other: sum.other + spent.other,
+        })
+    }
+
     /// How many cores the process kept busy.
     pub fn cores(&self) -> f64 {
         self.own / self.seconds
@@ -48,7 +57,7 @@ impl Spent {
 }
 
 /// The head of a report: when, with which command, of which commit, on which machine and with which versions it
-/// was measured, and how many cores were at other work at the worst of times.
+/// was measured, and how many cores were at other work during the worst kind of step.
 pub fn circumstances(threads: usize, versions: &str, worst: f64) -> String {
     let cores = available_parallelism().map_or(0, usize::from);
     let doubt = if worst > QUIET { DOUBT } else { "" };

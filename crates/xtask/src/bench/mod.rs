@@ -35,7 +35,7 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
         rounds: options.rounds.get(),
         seconds: 60.0,
         warm_up: 2,
-        most_steps: 20,
+        most_steps: 2000,
         live_on: false,
     };
     let mut measured = Vec::new();

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::contender::{Contender, Tables};
-use super::machine::circumstances;
+use super::machine::{Spent, circumstances};
 use super::rounds::Row;
 use super::stats::{Summary, short};
 use super::work::{COUNTED, Work};
@@ -54,11 +54,11 @@ pub fn markdown(threads: usize, measured: &[Measured], losses: &str) -> String {
     let mut versions: Vec<&str> = rows().map(|row| row.version.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
-    let other = rows()
-        .map(|row| row.spent.other_cores())
-        .reduce(f64::max)
-        .unwrap_or(f64::NAN);
-    let head = circumstances(threads, &versions.join(", "), other);
+    let other = measured
+        .iter()
+        .map(|(_, rows)| Spent::total(rows.iter().map(|row| &row.spent)));
+    let other = other.map(|spent| spent.other_cores()).reduce(f64::max);
+    let head = circumstances(threads, &versions.join(", "), other.unwrap_or(f64::NAN));
     let (mut on_devices, mut programs) = (String::new(), String::new());
     for (work, rows) in measured {
         let has = |is_in: fn(&Tables) -> bool| {
