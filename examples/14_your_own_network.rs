@@ -23,6 +23,7 @@ fn network(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
 /// Trains on two devices, and gives the test accuracy.
 fn train(train_iter: &DataIter, test_iter: &DataIter) -> Result<f64> {
     let devices = d2l::devices(2)?; // two GPUs, or two replicas on the CPU
+    // the weights: as MXNet draws them, with the random seed 0
     let net = DataParallel::new(&devices, Initializer::Xavier(3.0), 0, network)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     for epoch in 1..=3 {

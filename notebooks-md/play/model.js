@@ -55,6 +55,11 @@ function chunkBytes({ chunks }, chunk, bytes) {
   return bound(chunk + 1) - bound(chunk);
 }
 
+/** The bytes of the largest chunk. */
+function largestChunk(chunks, bytes) {
+  return Math.max(...Array.from({ length: chunks }, (_, chunk) => chunkBytes({ chunks }, chunk, bytes)));
+}
+
 /** The seconds of a round: those of its busiest member. It sends one message after the other, and receives meanwhile. */
 function roundTime(schedule, round, bytes, { latency, speed }) {
   const sends = new Array(schedule.members).fill(0);
@@ -86,6 +91,30 @@ function roundShare(schedule, round) {
 
 /** The same of all rounds. */
 const byteShare = (schedule) => schedule.rounds.reduce((sum, round) => sum + roundShare(schedule, round), 0);
+
+/** What the all-reduce of a schedule costs: rounds, messages and bytes as above, and the seconds by bytes and link. */
+function cost(schedule) {
+  return {
+    rounds: schedule.rounds.length,
+    messages: Math.round(messageCount(schedule)),
+    share: byteShare(schedule),
+    time: (bytes, link) => time(schedule, bytes, link),
+  };
+}
+
+/** The same of an algorithm for k members, 2 or more, without its schedule: with k = 1024 that has a million messages. The
+ * busiest members send one message after the other, each as large as the largest chunk. */
+function costOfMany(algorithm, k) {
+  const levels = Math.ceil(Math.log2(k));
+  const { rounds, messages, chunks } = {
+    star: { rounds: 2, messages: 2 * (k - 1), chunks: 1 },
+    owner: { rounds: 2, messages: 2 * (k - 1), chunks: k },
+    ring: { rounds: 2 * (k - 1), messages: 2 * (k - 1), chunks: k },
+    tree: { rounds: 2 * levels, messages: 2 * levels, chunks: 1 },
+  }[algorithm];
+  const time = (bytes, { latency, speed }) => messages * (latency + largestChunk(chunks, bytes) / speed);
+  return { rounds, messages, share: messages / chunks, time };
+}
 
 /** What is wrong with data that should be a schedule, as a sentence, or null. */
 function mistake(data) {

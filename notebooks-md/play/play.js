@@ -3,18 +3,25 @@
 "use strict";
 
 const NAMES = Object.keys(SCHEDULES);
+/** The rounds of so many members are drawn; for more there are only times and bytes. */
+const DRAWN = SCHEDULES[NAMES[0]].length;
+/** The members that the slider goes through. */
+const MEMBERS = [...Array.from({ length: DRAWN }, (_, i) => i + 1), 32, 64, 128, 256, 512, 1024];
 const state = { k: 4, bytes: 44703272, latency: 50e-6, speed: 1.25e9, algorithm: "ring", round: 1 };
 let yours = null; // a schedule that the reader pasted
 
 const $ = (id) => document.getElementById(id);
 const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 const link = () => ({ latency: state.latency, speed: state.speed });
+/** The chosen schedule; for more than `DRAWN` members there is none. */
 const schedule = () => (state.algorithm === "yours" ? yours : SCHEDULES[state.algorithm][state.k - 1]);
 
-/** The schedules to compare, by name: all of k members. */
+/** The algorithms to compare, all for k members: their names and costs. */
 function compared() {
-  const all = NAMES.map((name) => [name, SCHEDULES[name][state.k - 1]]);
-  return yours?.members === state.k ? [...all, ["yours", yours]] : all;
+  const { k } = state;
+  const costs = (name) => (k <= DRAWN ? cost(SCHEDULES[name][k - 1]) : costOfMany(name, k));
+  const all = NAMES.map((name) => ({ name, ...costs(name) }));
+  return yours?.members === k ? [...all, { name: "yours", ...cost(yours) }] : all;
 }
 
 // Numbers as people read them, with three digits.
@@ -29,9 +36,14 @@ const escape = (text) => text.replace(/[<>&"]/g, (letter) => `&#${letter.charCod
 const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 const showSpeed = (x) => `${showBytes(x)}/s`;
 
-/** The controls: a slider of powers of ten for all but k. */
+/** The controls: a slider of powers of ten for all but k, whose slider has the places of `MEMBERS`. */
 const SLIDERS = {
-  k: { read: Number, write: (x) => x, show: String, range: [1, 16] },
+  k: {
+    read: (place) => MEMBERS[place],
+    write: (k) => MEMBERS.filter((members) => members <= k).length - 1,
+    show: String,
+    range: [1, MEMBERS.at(-1)],
+  },
   bytes: { read: (x) => Math.round(10 ** x), write: Math.log10, show: showBytes, range: [1e3, 1e10] },
   latency: { read: (x) => 10 ** x, write: Math.log10, show: showTime, range: [0, 1e-2] },
   speed: { read: (x) => 10 ** x, write: Math.log10, show: showSpeed, range: [1e8, 1e12] },
@@ -56,7 +68,7 @@ function change(words) {
 const readAddress = () => (location.hash.includes("=") ? change(location.hash.slice(1)) : draw());
 
 function draw() {
-  state.round = clamp(state.round, 0, schedule().rounds.length);
+  if (schedule()) state.round = clamp(state.round, 0, schedule().rounds.length);
   for (const [id, { write, show }] of Object.entries(SLIDERS)) {
     $(id).value = Math.max(write(state[id]), $(id).min); // the logarithm of 0 is no value
     $(id).setAttribute("aria-valuetext", show(state[id]));
@@ -66,8 +78,9 @@ function draw() {
     .map((name) => `<option${name === state.algorithm ? " selected" : ""}>${name}</option>`)
     .join("");
   drawRound();
-  drawTimes();
-  drawCurve();
+  const all = compared();
+  drawTimes(all);
+  drawCurve(all);
 }
 
 // Round by round
@@ -77,6 +90,13 @@ const ROW = { height: 20, gap: 14 };
 /** The rows are members, the columns chunks. A cell has a slot for each member, full if its values are in the sum. */
 function drawRound() {
   const all = schedule();
+  for (const id of ["back", "round", "next"]) $(id).disabled = !all;
+  $("messages-told").hidden = !all;
+  if (!all) {
+    $("rounds").innerHTML = "";
+    $("told").textContent = `The rounds of more than ${DRAWN} members have too many cells to draw. Their times and bytes are below.`;
+    return;
+  }
   const { members, chunks, rounds } = all;
   const left = 26;
   const width = clamp(($("rounds").clientWidth - left) / chunks - 4, 14, 150);
@@ -146,19 +166,19 @@ function tellRound(all, sums) {
 
 // Time and bytes
 
-function drawTimes() {
-  const rows = compared().map(([name, all]) => {
-    const seconds = time(all, state.bytes, link());
-    return { name, all, seconds, latency: Math.min(messageCount(all) * state.latency, seconds) };
+function drawTimes(all) {
+  const rows = all.map((of) => {
+    const seconds = of.time(state.bytes, link());
+    return { ...of, seconds, latency: Math.min(of.messages * state.latency, seconds) };
   });
   const most = Math.max(...rows.map(({ seconds }) => seconds), 1e-12);
   const bar = (seconds, kind) => `<span class="bar ${kind}" style="width: ${(100 * seconds) / most}%"></span>`;
   $("times").innerHTML = rows
     .map(
-      ({ name, all, seconds, latency }) =>
+      ({ name, rounds, messages, share, seconds, latency }) =>
         `<tr data-name="${name}" data-seconds="${seconds}"${name === state.algorithm ? ' class="chosen"' : ""}>` +
-        `<th scope="row">${name}</th><td>${all.rounds.length}</td><td>${Math.round(messageCount(all))}</td>` +
-        `<td>${digits(byteShare(all))} N</td><td>${showTime(seconds)}</td>` +
+        `<th scope="row">${name}</th><td>${rounds}</td><td>${messages}</td>` +
+        `<td>${digits(share)} N</td><td>${showTime(seconds)}</td>` +
         `<td class="bars">${bar(latency, "latency")}${bar(seconds - latency, "moving")}</td></tr>`,
     )
     .join("");
@@ -166,13 +186,13 @@ function drawTimes() {
 
 // Which is fastest for how many bytes
 
-const CURVE = { height: 280, left: 58, right: 56, top: 10, bottom: 30 };
+const CURVE = { height: 280, left: 72, right: 56, top: 10, bottom: 30 };
 let sizeAt = null; // the size at a place of the curve
 
-function drawCurve() {
+function drawCurve(all) {
   const [low, high] = SLIDERS.bytes.range.map(Math.log10);
   const sizes = Array.from({ length: 71 }, (_, i) => 10 ** (low + ((high - low) * i) / 70));
-  const lines = compared().map(([name, all]) => ({ name, times: sizes.map((size) => time(all, size, link())) }));
+  const lines = all.map(({ name, time }) => ({ name, times: sizes.map((size) => time(size, link())) }));
   const times = lines.flatMap(({ times }) => times).filter((time) => time > 0);
   const [least, most] = times.length ? [Math.min(...times), Math.max(...times)].map(Math.log10) : [-6, 0];
   const width = Math.max($("curve").clientWidth, 300);
@@ -325,6 +345,7 @@ const shareOf = (event, element) => {
 };
 
 function listen() {
+  $("k").max = MEMBERS.length - 1;
   $("play").addEventListener("keydown", (event) => event.stopPropagation()); // mdBook's arrows turn the page
   for (const [id, { read }] of Object.entries(SLIDERS)) {
     $(id).addEventListener("input", () => change({ [id]: read(Number($(id).value)) }));

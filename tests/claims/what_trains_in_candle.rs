@@ -82,15 +82,15 @@ fn page() -> Result<String> {
     Ok(fs::read_to_string(page)?)
 }
 
-/// What the table in a section of the page says: of each operation in each case. A row can name several of both.
+/// What the tables in a section of the page say, the folded one too: of each operation in each case. A row can name
+/// several of both.
 fn table(section: &str) -> Result<BTreeMap<(String, String), String>> {
     let page = page()?;
-    let start = page.find(&format!("\n## {section}\n"));
-    let lines = page[start.context("no section")?..].lines();
-    let lines = lines.skip_while(|line| !line.starts_with('|'));
-    let lines: Vec<&str> = lines.take_while(|line| line.starts_with('|')).collect();
+    let mut sections = page.split("\n## ");
+    let rest = sections.find_map(|text| text.strip_prefix(&format!("{section}\n")));
+    let lines = rest.context("no section")?.lines();
     let (mut all, mut fails) = (BTreeMap::new(), true);
-    for line in lines.iter().skip(2) {
+    for line in lines.filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let &[_, operations, cases, says, _, _] = &cells[..] else {
             anyhow::bail!("{section}: not four columns: {line}");
@@ -147,11 +147,27 @@ fn the_tables_are_what_candle_computes() -> Result<()> {
         ("ops::dropout".into(), "in training", function),
     ]);
     let of_core = computed(of_candle_core())?;
-    let readme = fs::read_to_string(root().join("README.md"))?;
-    let words = readme.split_whitespace().collect::<Vec<_>>().join(" ");
-    has(&words, &format!(" {} cases", of_nn.len() + of_core.len()))?;
+    let count = |verdict: &str| {
+        let all = of_nn.iter().chain(&of_core);
+        all.filter(|(_, _, is)| is.starts_with(verdict)).count()
+    };
+    let [right, wrong, missing, error] = ["right", "wrong", "missing", "error"].map(count);
+    let counts = format!(
+        "{right} are right. {wrong} have a wrong gradient, {missing} have none, and {error} end in an error."
+    );
+    has(&in_one_line(&page()?), &counts)?;
+    let cases = of_nn.len() + of_core.len();
+    let counts = format!("Of {cases} cases, {wrong} give a wrong gradient and {missing} none");
+    has(
+        &in_one_line(&fs::read_to_string(root().join("README.md"))?),
+        &counts,
+    )?;
     has_exactly("candle-nn", of_nn)?;
     has_exactly("candle-core", of_core)
+}
+
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn the_points_are_what_candle_computes() -> Result<()> {

@@ -18,7 +18,7 @@ pub(crate) fn in_processes<T>(
     options.check().map_err(BadInput::from)?;
     let processes = Arc::new(options.processes()?);
     let result = train(processes.clone()).map_err(as_bad_input);
-    let processes = Arc::into_inner(processes).expect("the network is gone");
+    let processes = Arc::into_inner(processes).expect("the network was dropped");
     let (alone, rank) = (processes.are_one(), processes.rank());
     let ended = result.and_then(|trained| {
         processes.finish()?;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use anyhow::{Result, ensure};
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::svg::{DARK_MODE, escape};
 
@@ -31,7 +32,19 @@ pub struct Animator {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-const SIZE: (u32, u32) = (560, 360);
+const WIDTH: u32 = 560;
+/// With a legend of one row.
+const HEIGHT: u32 = 360;
+const MARGIN: u32 = 16;
+/// What the labels of the y axis take at least.
+const Y_LABELS: u32 = 56;
+/// A row of the legend.
+const ROW: u32 = 22;
+/// The piece of a curve before its name, and what a letter of the name takes.
+const SAMPLE: u32 = 16;
+const LETTER: u32 = 8;
+/// Between such a piece and its name.
+const GAP: u32 = 6;
 /// Matplotlib's ten colours.
 const COLORS: [RGBColor; 10] = [
     RGBColor(31, 119, 180),
@@ -114,7 +127,10 @@ impl Animator {
     /// If the drawing fails.
     pub fn svg(&self) -> Result<String> {
         let mut svg = String::new();
-        self.draw(SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())?;
+        // more rows of the legend take nothing from the plot
+        let height = HEIGHT + self.legend_height() - ROW;
+        let picture = SVGBackend::with_string(&mut svg, (WIDTH, height));
+        self.draw(picture.into_drawing_area())?;
         let words = escape(&self.words());
         let label = format!("<svg role=\"img\" aria-label=\"{words}\" ");
         let svg = svg.replacen("<svg ", &label, 1);
@@ -230,10 +246,11 @@ impl Animator {
         let y = self.ylim(axis);
         let (y_axis, y_digits) = (y.clone(), digits(&y));
         let y_label = [y.start, y.end].map(|y| label(y, y_digits, &y_axis).len());
-        let y_label = (14 + 8 * y_label[0].max(y_label[1]) as u32).max(56);
+        let y_label = (14 + 8 * y_label[0].max(y_label[1]) as u32).max(Y_LABELS);
         let y_desc = if self.ylabel.is_empty() { 0 } else { 20 };
         let mut chart = ChartBuilder::on(&area)
-            .margin(16)
+            .margin(MARGIN)
+            .margin_top(MARGIN + self.legend_height())
             .x_label_area_size(40)
             .y_label_area_size(y_label + y_desc)
             .build_cartesian_2d(x, y)?;
@@ -251,24 +268,50 @@ impl Animator {
             .bold_line_style(BLACK.mix(0.12))
             .light_line_style(WHITE)
             .draw()?;
-        // points that touch would hide the line
-        let (width, point) = if self.x.len() > 60 { (1, 0) } else { (2, 3) };
-        for (i, name) in self.legend.iter().enumerate() {
-            let color = color(i);
-            chart
-                .draw_series(self.curve(i, axis, color.stroke_width(width), point))?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
+        // points that touch would hide the line, and a thick line its own turns
+        let point = if self.x.len() > 60 { 0 } else { 3 };
+        let width = if self.x.len() > 500 { 1 } else { 2 };
+        for i in 0..self.y.len() {
+            let style = color(i).stroke_width(width);
+            chart.draw_series(self.curve(i, axis, style, point))?;
         }
-        chart
-            .configure_series_labels()
-            .position(self.legend_position())
-            .label_font(("sans-serif", 15))
-            .background_style(WHITE)
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
+        self.draw_legend(&area, width)?;
         area.present()?;
         Ok(())
+    }
+
+    /// Each name behind a piece of its curve.
+    fn draw_legend(&self, area: &Area<'_>, width: u32) -> Result<()> {
+        let place = Pos::new(HPos::Left, VPos::Center);
+        let font = ("sans-serif", 16).into_text_style(area).pos(place);
+        for (i, (x, y)) in self.legend_places().into_iter().enumerate() {
+            let at = |right: u32| ((x + right) as i32, y as i32);
+            let style = color(i).stroke_width(width);
+            area.draw(&PathElement::new([at(0), at(SAMPLE)], style))?;
+            area.draw_text(&self.legend[i], &font, at(SAMPLE + GAP))?;
+        }
+        Ok(())
+    }
+
+    /// Where the legend's names are: above the plot, where they hide no curve, in as many rows as they need.
+    fn legend_places(&self) -> Vec<(u32, u32)> {
+        let left = MARGIN + Y_LABELS;
+        let (mut x, mut y) = (left, MARGIN + ROW / 2);
+        let mut places = Vec::new();
+        for name in &self.legend {
+            let width = SAMPLE + GAP + LETTER * name.chars().count() as u32;
+            if x > left && x + width > WIDTH - MARGIN {
+                (x, y) = (left, y + ROW);
+            }
+            places.push((x, y));
+            x += width + 2 * LETTER;
+        }
+        places
+    }
+
+    fn legend_height(&self) -> u32 {
+        let last = self.legend_places().pop();
+        last.map_or(ROW, |(_, y)| y + ROW / 2 - MARGIN)
     }
 
     /// The axis has a length, even where there is one epoch only: that is its middle. Where `xlim` is no axis, the points
@@ -289,16 +332,6 @@ impl Animator {
             left / 2.0..left * 2.0
         } else {
             left - 1.0..left + 1.0
-        }
-    }
-
-    /// Below curves that rise, above those that fall.
-    fn legend_position(&self) -> SeriesLabelPosition {
-        let falls = |ys: &Vec<f64>| ys.last() < ys.first();
-        if !self.x.is_empty() && self.y.iter().all(falls) {
-            SeriesLabelPosition::UpperRight
-        } else {
-            SeriesLabelPosition::LowerRight
         }
     }
 
@@ -694,6 +727,33 @@ mod tests {
                 animator.add(2.0, &[1.0])?;
                 animator.svg()?;
             }
+        }
+        Ok(())
+    }
+
+    /// Its rows are above the plot, which stays as high.
+    #[test]
+    fn the_legend_hides_no_curve() -> Result<()> {
+        for (names, rows) in [(1, 1), (2, 1), (5, 3)] {
+            let mut animator =
+                Animator::new("step", &["twenty letters, or so"].repeat(names), (1.0, 2.0));
+            animator.add(1.0, &vec![1.0; names])?;
+            animator.add(2.0, &vec![2.0; names])?;
+            let svg = animator.svg()?;
+            let texts = svg
+                .split("<text")
+                .filter(|t| t.contains("text-anchor=\"start\""));
+            let lowest = texts
+                .map(|t| numbers(&format!("<text{t}"), "<text", "y")[0])
+                .fold(0.0, f64::max);
+            assert_eq!(lowest, f64::from(MARGIN + rows * ROW - ROW / 2));
+            let points = numbers(&svg, "<circle", "cy");
+            let [top, bottom] =
+                [f64::min, f64::max].map(|f| points.iter().copied().reduce(f).unwrap());
+            assert!(
+                lowest + 10.0 < top && bottom - top > 220.0,
+                "{lowest} {top} {bottom}"
+            );
         }
         Ok(())
     }

@@ -167,8 +167,10 @@ impl Piece {
 
     /// The language of its code.
     pub fn language(&self) -> &'static str {
-        let is_python = self.open.trim_start_matches('`').starts_with("python");
-        if is_python { "python" } else { "rust" }
+        let info = self.open.trim_start_matches('`');
+        let others = ["python", "diff"];
+        let other = others.into_iter().find(|name| info.starts_with(name));
+        other.unwrap_or("rust")
     }
 
     /// A piece of which there is only the first line.

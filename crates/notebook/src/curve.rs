@@ -1,6 +1,7 @@
-//! The picture that shows recorded runs and no cell prints: ResNet-18's test accuracy in the book's two runs.
+//! The picture that shows recorded runs and no cell prints: ResNet-18's test accuracy in the book's two runs, and in one
+//! between them. It has the first one's device, and the second one's minibatch and learning rate.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::book::Book;
 use crate::epochs::Epochs;
@@ -8,20 +9,70 @@ use crate::epochs::Epochs;
 /// The file of the picture.
 pub const FILE: &str = "img/resnet18-curve.svg";
 
-/// The picture: a curve for `concise --gpus 1`, and one for `concise --gpus 2`.
+/// The recorded commands, and the names of their curves: devices, minibatch, learning rate.
+const RUNS: [(&str, &str); 3] = [
+    ("concise --gpus 1", "1 device, 256, rate 0.1"),
+    (
+        "concise --gpus 1 --batch-size 512 --lr 0.2",
+        "1 device, 512, rate 0.2",
+    ),
+    ("concise --gpus 2", "2 devices, 512, rate 0.2"),
+];
+
+/// The picture: a curve for each of the runs.
 ///
 /// # Errors
-/// If one of them is not recorded.
+/// If one of them is not recorded, or has another number of epochs.
 pub fn svg(book: &Book) -> Result<String> {
     let recorded = book.recorded()?;
-    let one = Epochs::of_command(&recorded, "concise --gpus 1")?;
-    let two = Epochs::of_command(&recorded, "concise --gpus 2")?;
-    let last = one.accuracies.len() as f64;
-    let legend = ["1 device, 256, lr 0.1", "2 devices, 512, lr 0.2"];
-    let mut animator = d2l::Animator::new("epoch", &legend, (1.0, last)).ylabel("test accuracy");
-    let both = one.accuracies.iter().zip(&two.accuracies);
-    for (epoch, (&one, &two)) in (1..).zip(both) {
-        animator.add(f64::from(epoch), &[one, two])?;
+    let mut curves = Vec::new();
+    for (command, _) in RUNS {
+        curves.push(Epochs::of_command(&recorded, command)?.accuracies);
+    }
+    let epochs = curves[0].len();
+    for ((command, _), curve) in RUNS.iter().zip(&curves) {
+        let other = curve.len();
+        ensure!(other == epochs, "{command}: {other} epochs, not {epochs}");
+    }
+    let legend = RUNS.map(|(_, name)| name);
+    let mut animator =
+        d2l::Animator::new("epoch", &legend, (1.0, epochs as f64)).ylabel("test accuracy");
+    for epoch in 0..epochs {
+        let accuracies: Vec<f64> = curves.iter().map(|curve| curve[epoch]).collect();
+        animator.add(epoch as f64 + 1.0, &accuracies)?;
     }
     animator.svg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runs_are_those_that_are_recorded() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let book = Book {
+            root: folder.path().into(),
+            folder: folder.path().into(),
+            program: "none".into(),
+        };
+        let mut page = String::new();
+        for (command, _) in RUNS {
+            let error = svg(&book).unwrap_err().to_string();
+            assert!(error.contains(command), "{error}");
+            let epochs = "epoch 1, loss 2.0, test acc 0.5, 1.0 sec\nepoch 2, loss 1.0, test acc 0.7, 1.0 sec";
+            page += &format!(
+                "<!-- recorded: {command} -->\n```text\n{epochs}\n```\n<!-- /recorded -->\n"
+            );
+            book.write("runs.md", &page)?;
+        }
+        let svg = svg(&book)?;
+        for (_, name) in RUNS {
+            assert!(
+                svg.contains(&format!("{name} by epoch: 0.500 at 1, 0.700 at 2")),
+                "{svg}"
+            );
+        }
+        Ok(())
+    }
 }

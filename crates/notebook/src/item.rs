@@ -43,8 +43,11 @@ pub fn listing(root: &Path, source: &Source) -> Result<String> {
     Ok(listing.join("\n"))
 }
 
+/// Of more removed lines in a row, a difference shows how many they are, and which functions begin in them.
+const REMOVED: usize = 6;
+
 /// What changes from a file to the next one, with a line or two around each change; imports and the first comment
-/// are left out.
+/// are left out, and many removed lines in a row are counted.
 pub fn difference(old: &str, new: &str) -> String {
     let [old, new] = [old, new].map(|text| {
         let mut is_import = false;
@@ -57,14 +60,39 @@ pub fn difference(old: &str, new: &str) -> String {
     });
     let diff = TextDiff::from_lines(&old, &new);
     let hunks = diff.unified_diff().context_radius(2).to_string();
-    let lines = hunks.lines().map(|line| {
-        if line.starts_with("@@") {
-            "…\n".to_owned()
-        } else {
-            format!("{}\n", line.trim_end())
+    let lines: Vec<&str> = hunks.lines().map(str::trim_end).collect();
+    let is_removed = |line: &&str| line.starts_with('-');
+    let mut shown = String::new();
+    for run in lines.chunk_by(|a, b| is_removed(a) == is_removed(b)) {
+        if run.len() > REMOVED && is_removed(&run[0]) {
+            shown += &counted(run);
+            continue;
         }
+        for line in run {
+            shown += if line.starts_with("@@") { "…" } else { line };
+            shown.push('\n');
+        }
+    }
+    shown
+}
+
+/// `-… 14 lines: reduce_scatter, join_parts`: how many lines are removed, and which functions begin in them.
+fn counted(removed: &[&str]) -> String {
+    let begun = removed.iter().filter_map(|line| {
+        let line = line[1..].trim_start();
+        let signature = line
+            .strip_prefix("pub ")
+            .unwrap_or(line)
+            .strip_prefix("fn ")?;
+        signature.split(['(', '<']).next()
     });
-    lines.collect()
+    let functions: Vec<&str> = begun.collect();
+    let names = if functions.is_empty() { "" } else { ": " };
+    format!(
+        "-… {} lines{names}{}\n",
+        removed.len(),
+        functions.join(", ")
+    )
 }
 
 /// The item `name` (`f`, `Type`, `impl Trait for Type`) or `Type::member` of a file.
@@ -164,6 +192,20 @@ fn header(item: &Lines) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_removed_lines_are_counted() {
+        let removed = "fn sum() {\n    a();\n    b();\n}\n\npub fn copy<T>() {\n    c();\n}\n";
+        let old = format!("one\n{removed}two\nthree\n");
+        let expected = " one\n-… 8 lines: sum, copy\n two\n-three\n+four\n";
+        assert_eq!(
+            difference(&old, "one\ntwo\nfour\n"),
+            format!("…\n{expected}")
+        );
+        let old = format!("one\n{}two\n", "x\n".repeat(REMOVED));
+        let shown = difference(&old, "one\ntwo\n");
+        assert_eq!(shown.matches("-x\n").count(), REMOVED, "{shown}");
+    }
 
     const SOURCE: &str = r#"//! A file.
 /// Not this fn area, nor

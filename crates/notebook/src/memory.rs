@@ -1,4 +1,4 @@
-//! The picture of what a replica keeps in each stage of sharding, from the recorded count.
+//! The picture of what each device keeps in each stage of sharding, from the recorded count.
 
 use anyhow::{Context, Result, ensure};
 use d2l::DARK_MODE;
@@ -8,58 +8,116 @@ use crate::book::Book;
 /// The file of the picture.
 pub const FILE: &str = "img/memory.svg";
 
-const STYLE: &str = "text { font: 15px system-ui, sans-serif; fill: #24292f } .soft { fill: #57606a } \
-    .d0 { fill: #0969da } .d1 { fill: #f0a30a } .d2 { fill: #1a7f37 }";
+const STYLE: &str = "text { font: 15px system-ui, sans-serif; fill: #24292f } .bold { font-weight: 600 } \
+    .soft { fill: #57606a } .middle { text-anchor: middle } .end { text-anchor: end } \
+    .d0 { fill: #0969da } .d1 { fill: #d97706 } .d2 { fill: #1a7f37 } .none { fill: #eaeef2 }";
 const STAGES: [&str; 4] = ["data parallel", "stage 1", "stage 2", "stage 3"];
+/// Each has a class `d` with its number, and a row of parts in each device.
 const KINDS: [&str; 3] = ["parameters", "gradients", "momentum"];
-/// Of a replica among so many.
-const K: &str = "4";
+/// Devices, and parts of each kind.
+const K: usize = 4;
+
+const WIDTH: f64 = 480.0;
+/// The devices stand in columns right of the stages' names.
+const LEFT: f64 = 126.0;
+const COLUMN: f64 = 68.0;
+/// The first stage, and from one stage to the next.
+const TOP: f64 = 112.0;
+const STAGE: f64 = 46.0;
+/// Width and height of a part; what is between two.
+const PART: (f64, f64) = (12.0, 9.0);
+const GAP: f64 = 2.0;
 
 /// The picture.
 ///
 /// # Errors
-/// If the count is not recorded.
+/// If the count is not recorded, or has a device with another share than all or one part.
 pub fn svg(book: &Book) -> Result<String> {
     let recorded = book.recorded()?;
     let table = recorded
         .get("seven-diffs memory")
         .context("no page has <!-- recorded: seven-diffs memory -->")?;
+    // program, k, kB of parameters, of gradients, of momentum, together …
     let mut rows: Vec<Vec<&str>> = table
         .lines()
         .map(|line| line.split_whitespace().collect())
         .collect();
-    rows.retain(|row| row.len() == 8 && row[1] == K);
+    rows.retain(|row| row.len() == 8 && row[1] == K.to_string());
     let count = rows.len();
     ensure!(count == STAGES.len(), "{count} stages are recorded");
-    let (mut drawn, mut words) = (String::new(), Vec::new());
-    for (i, kind) in KINDS.iter().enumerate() {
-        let x = 130 + 120 * i;
-        drawn += &format!(
-            "<rect class=\"d{i}\" x=\"{x}\" y=\"18\" width=\"14\" height=\"12\" rx=\"2\"/><text x=\"{}\" y=\"29\">{kind}</text>\n",
-            x + 20
-        );
-    }
-    for (i, (stage, row)) in STAGES.iter().zip(rows).enumerate() {
-        let (y, mut x) = (46 + 30 * i, 130.0);
-        drawn += &format!("<text x=\"16\" y=\"{}\">{stage}</text>\n", y + 15);
-        for (kind, kb) in row[2..5].iter().enumerate() {
-            let width = kb.parse::<f64>()? / 5.0;
-            drawn += &format!(
-                "<rect class=\"d{kind}\" x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"20\"/>\n"
-            );
-            x += width;
+    let (mut drawn, mut words) = (legend(), Vec::new());
+    for (i, (stage, row)) in STAGES.iter().zip(&rows).enumerate() {
+        let y = TOP + STAGE * i as f64;
+        drawn += &text(16.0, y + 20.0, "", stage);
+        for kind in 0..KINDS.len() {
+            let [kept, all] = [row, &rows[0]].map(|row| row[2 + kind].parse::<f64>());
+            let parts = (kept? / all? * K as f64).round() as usize;
+            ensure!(parts == 1 || parts == K, "{stage}: {parts} of {K} parts");
+            let bar_y = y + (PART.1 + GAP) * kind as f64;
+            for device in 0..K {
+                drawn += &bar(device, bar_y, kind, parts);
+            }
         }
-        let (all, x, y) = (row[5], x + 8.0, y + 15);
-        drawn += &format!("<text class=\"soft\" x=\"{x:.1}\" y=\"{y}\">{all} kB</text>\n");
-        words.push(format!("{stage} {all} kB"));
+        let kb = format!("{:.0} kB", row[5].parse::<f64>()?);
+        drawn += &text(WIDTH - 16.0, y + 20.0, "end", &kb);
+        words.push(format!("{stage} {kb}"));
     }
-    let words = words.join(", ");
+    let (height, words) = (TOP + STAGE * STAGES.len() as f64, words.join(", "));
     Ok(format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" width="560" height="176" viewBox="0 0 560 176" role="img" aria-label="What one of {K} replicas keeps: {words}">
+        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="What each of {K} devices keeps: {words}">
 <style>{STYLE}</style>
-<rect fill="#ffffff" width="560" height="176" rx="8"/>
+<rect fill="#ffffff" width="{WIDTH}" height="{height}" rx="8"/>
 {drawn}{DARK_MODE}
 </svg>
 "##
     ))
+}
+
+/// What stands above the stages.
+fn legend() -> String {
+    let title = format!("What each of k = {K} devices keeps of LeNet");
+    let mut all = text(16.0, 30.0, "bold", &title);
+    let mut x = 16.0;
+    for (kind, name) in KINDS.iter().enumerate() {
+        all += &part(x, 44.0, &format!("d{kind}"));
+        all += &text(x + PART.0 + 6.0, 53.0, "", name);
+        x += 40.0 + 8.0 * name.len() as f64;
+    }
+    all += &text(16.0, 75.0, "soft", "pale: on another device");
+    all += &text(16.0, 101.0, "soft", "device");
+    for device in 0..K {
+        let middle = f64::midpoint(left(device, 0), left(device, K) - GAP);
+        all += &text(middle, 101.0, "middle soft", &device.to_string());
+    }
+    all + &text(WIDTH - 16.0, 101.0, "end soft", "each")
+}
+
+/// The parts of a kind on a device: all, or the one that has the device's number.
+fn bar(device: usize, y: f64, kind: usize, parts: usize) -> String {
+    let numbered = |number: usize| {
+        let is_kept = parts == K || number == device;
+        let class = if is_kept {
+            format!("d{kind}")
+        } else {
+            "none".to_owned()
+        };
+        part(left(device, number), y, &class)
+    };
+    (0..K).map(numbered).collect()
+}
+
+/// Where a part on a device begins.
+fn left(device: usize, part: usize) -> f64 {
+    LEFT + COLUMN * device as f64 + (PART.0 + GAP) * part as f64
+}
+
+fn part(x: f64, y: f64, class: &str) -> String {
+    let (width, height) = PART;
+    format!(
+        "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"2\"/>\n"
+    )
+}
+
+fn text(x: f64, y: f64, class: &str, words: &str) -> String {
+    format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{words}</text>\n")
 }

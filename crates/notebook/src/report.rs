@@ -12,6 +12,24 @@ use crate::book::Book;
 /// # Errors
 /// If there is no such report.
 pub fn rows(book: &Book, report: &str, heading: &str, start: &str) -> Result<Vec<Vec<String>>> {
+    let first = |cell: &String| cell.split_whitespace().next().unwrap_or("").to_owned();
+    let rows = whole_rows(book, report, heading, start)?;
+    Ok(rows
+        .iter()
+        .map(|row| row.iter().map(first).collect())
+        .collect())
+}
+
+/// As [`rows`], with all words of each cell.
+///
+/// # Errors
+/// If there is no such report.
+pub fn whole_rows(
+    book: &Book,
+    report: &str,
+    heading: &str,
+    start: &str,
+) -> Result<Vec<Vec<String>>> {
     let file = format!("benches/results/{report}.md");
     let text = fs::read_to_string(book.root.join(&file)).context(file)?;
     let sections = text.split("\n## ").filter(|all| all.starts_with(heading));
@@ -19,7 +37,6 @@ pub fn rows(book: &Book, report: &str, heading: &str, start: &str) -> Result<Vec
     let rows = sections
         .flat_map(str::lines)
         .filter_map(|line| line.strip_prefix(&start));
-    let first = |cell: &str| cell.split_whitespace().next().unwrap_or("").to_owned();
-    let cells = rows.map(|row| row.split('|').map(first).collect());
-    Ok(cells.collect())
+    let cells = |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect();
+    Ok(rows.map(cells).collect())
 }

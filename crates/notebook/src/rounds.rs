@@ -19,12 +19,12 @@ const ROUND: f64 = 1.5;
 
 const STYLE: &str = "\
 text { font: 15px system-ui, sans-serif; fill: #24292f } .bold { font-weight: 600 }
-.soft { fill: #57606a } .red { fill: #bc4c00 } .middle { text-anchor: middle } .card { fill: #ffffff }
-.d0 { fill: #0969da } .d1 { fill: #f0a30a } .d2 { fill: #1a7f37 } .d3 { fill: #a475f9 } .none { fill: #eaeef2 }
+.soft { fill: #57606a } .middle { text-anchor: middle } .card { fill: #ffffff }
+.d0 { fill: #0969da } .d1 { fill: #d97706 } .d2 { fill: #1a7f37 } .d3 { fill: #a475f9 } .none { fill: #eaeef2 }
 .old { opacity: 0.25 } .lit { fill: #fff8c5 } .lit, .moves { opacity: 0 }
-.new, .path { fill: none; stroke: #24292f; stroke-width: 1.5 } .path { stroke: #bc4c00 }
+.new, .path { fill: none; stroke: #24292f; stroke-width: 1.5 } .path { stroke: #cf222e; stroke-width: 3 }
 .arrow { stroke: #8c959f; stroke-width: 1.5; marker-end: url(#tip) }
-.arrow.path { stroke: #bc4c00; marker-end: url(#red-tip) } #tip { fill: #8c959f } #red-tip { fill: #bc4c00 }";
+.arrow.path { stroke: #cf222e; stroke-width: 3; marker-end: url(#path-tip) } #tip { fill: #8c959f } #path-tip { fill: #cf222e }";
 
 /// Which gradients are in each chunk of each device.
 type Held = Vec<Vec<Partial>>;
@@ -76,8 +76,8 @@ pub fn svg(algorithm: Algorithm) -> String {
 </svg>
 "##,
         motion(rounds),
-        tip("tip"),
-        tip("red-tip"),
+        tip("tip", 8),
+        tip("path-tip", 12),
     )
 }
 
@@ -135,7 +135,8 @@ fn legend(algorithm: Algorithm, schedule: &Schedule) -> String {
     all += &text(306.0, 53.0, "soft", "new in this round");
     all += &text(16.0, 75.0, "soft", "pale: no longer needed");
     if schedule.chunks > 1 {
-        all += &text(224.0, 75.0, "red", "red: path of the first chunk");
+        all += "<line class=\"path\" x1=\"212\" y1=\"70\" x2=\"234\" y2=\"70\"/>\n";
+        all += &text(242.0, 75.0, "soft", "thick: path of the first chunk");
     }
     all
 }
@@ -277,7 +278,7 @@ fn arrows(schedule: &Schedule, sum: &Sum, reader: Reader, band: Band) -> String 
     };
     let is_path = is_path(schedule, sum.chunk);
     let class = if is_path { "arrow path" } else { "arrow" };
-    let (top, tip) = (band.top + 3.0, band.bottom - 4.0);
+    let (top, tip) = (band.top + 3.0, band.bottom - 6.0);
     let mut all = String::new();
     for (i, &from) in sum.from.iter().enumerate() {
         if from != sum.by {
@@ -341,10 +342,10 @@ fn text(x: f64, y: f64, class: &str, words: &str) -> String {
     format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>\n")
 }
 
-/// The tip of an arrow.
-fn tip(id: &str) -> String {
+/// The tip of an arrow, of this size.
+fn tip(id: &str, size: u32) -> String {
     format!(
-        r#"<marker id="{id}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>"#
+        r#"<marker id="{id}" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="{size}" markerHeight="{size}" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>"#
     )
 }
 

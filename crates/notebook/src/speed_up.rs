@@ -1,4 +1,4 @@
-//! README's picture: the time on one device and on two, in the book, here and in PyTorch.
+//! README's picture: how many times as fast two devices are as one, in the book, here and in PyTorch.
 
 use anyhow::{Context, Result};
 use d2l::DARK_MODE;
@@ -10,72 +10,131 @@ use crate::report;
 pub const FILE: &str = "img/speed-up.svg";
 
 const STYLE: &str = "text { font: 15px system-ui, sans-serif; fill: #24292f } .soft { fill: #57606a } \
-    .bold { font-weight: 600 } .one { fill: #8c959f } .two { fill: #0969da }";
+    .bold { font-weight: 600 } .bar { fill: #0969da } .range { stroke: #24292f; stroke-width: 2; fill: none } \
+    .whole { stroke: #8c959f; stroke-width: 1.5 }";
 
 /// Titles, and how the names of the report's rows begin.
 const MEASURED: [(&str, &str); 2] = [
-    ("here", "ours"),
+    ("here", "ours, 2"),
     ("PyTorch DDP, eager", "PyTorch ddp, eager"),
 ];
+
+const LEFT: f64 = 16.0;
+/// The width of one device's speed.
+const ONCE: f64 = 150.0;
+/// Where the numbers stand.
+const NUMBERS: f64 = 368.0;
+/// The first bar's title begins below this, and each next one so much lower.
+const TOP: usize = 40;
+const HEIGHT: usize = 48;
+
+/// A bar: the examples per second on two devices, divided by those on one.
+struct SpeedUp {
+    title: String,
+    times: f64,
+    /// The lowest and the highest of the rounds.
+    range: Option<Range>,
+}
+
+struct Range {
+    lowest: f64,
+    highest: f64,
+}
 
 /// The picture.
 ///
 /// # Errors
 /// If the report is not there, or has no such figures.
 pub fn svg(book: &Book) -> Result<String> {
-    let book_s = ["13.2", "7.3", "1.81"].map(str::to_owned);
-    let title = "the book: ResNet-18 with MXNet, on GPUs".to_owned();
-    let mut groups = vec![(title, book_s, "s an epoch")];
+    let mut bars = vec![SpeedUp {
+        title: "the book: ResNet-18, 256 images on each GPU".to_owned(),
+        times: 13.2 / 7.3, // seconds of an epoch
+        range: None,
+    }];
     for (title, name) in MEASURED {
         for network in ["ResNet-18", "LeNet"] {
-            let times = on_devices(book, &format!("{network}, batch 256"), name)?;
-            groups.push((format!("{title}: {network}"), times, "ms a step"));
+            bars.push(on_two_devices(book, network, title, name)?);
         }
     }
-    let (mut drawn, mut words) = (String::new(), Vec::new());
-    for (i, (title, [one, two, faster], unit)) in groups.iter().enumerate() {
-        let y = 44 + 66 * i;
-        let head = y + 14;
-        drawn += &format!("<text class=\"bold\" x=\"16\" y=\"{head}\">{title}</text>\n");
-        drawn += &bar(y + 20, "one", 1.0, &format!("{one} {unit}"));
-        let share = 1.0 / faster.parse::<f64>()?;
-        drawn += &bar(y + 39, "two", share, &format!("{two} {unit}: {faster}×"));
-        words.push(format!("{title} {faster}"));
+    let mut drawn =
+        format!("<text class=\"soft\" x=\"{NUMBERS}\" y=\"24\">median (all rounds)</text>\n");
+    for whole in [1, 2] {
+        let x = LEFT + ONCE * f64::from(whole);
+        drawn += &format!(
+            "<text class=\"soft\" x=\"{x}\" y=\"24\" text-anchor=\"middle\">{whole}×</text>\n"
+        );
     }
-    let (height, words) = (44 + 66 * groups.len() + 8, words.join(", "));
+    let mut words = Vec::new();
+    for (i, bar) in bars.iter().enumerate() {
+        drawn += &bar.svg(TOP + HEIGHT * i);
+        words.push(format!("{} {}", bar.title, bar.words()));
+    }
+    let height = TOP + HEIGHT * bars.len() + 12;
+    let words = words.join(", ");
     Ok(format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" width="560" height="{height}" viewBox="0 0 560 {height}" role="img" aria-label="Times as fast with two devices as with one: {words}">
 <style>{STYLE}</style>
-<rect fill="#ffffff" width="560" height="{height}" rx="8"/>
-<rect class="one" x="16" y="18" width="14" height="12" rx="2"/><text x="36" y="29">one device</text>
-<rect class="two" x="136" y="18" width="14" height="12" rx="2"/><text x="156" y="29">two devices</text>
-<text class="soft" x="262" y="29">here and with DDP: one core each</text>
+<rect class="card" fill="#ffffff" width="560" height="{height}" rx="8"/>
 {drawn}{DARK_MODE}
 </svg>
 "##
     ))
 }
 
-/// A bar as long as this share of the longest, and words behind it.
-fn bar(y: usize, class: &str, share: f64, words: &str) -> String {
-    let width = 330.0 * share;
-    format!(
-        "<rect class=\"{class}\" x=\"16\" y=\"{y}\" width=\"{width:.0}\" height=\"16\" rx=\"2\"/>\
-         <text class=\"soft\" x=\"{:.0}\" y=\"{}\">{words}</text>\n",
-        width + 24.0,
-        y + 13
-    )
+impl SpeedUp {
+    /// Its title, and below it the bar with its range and its number.
+    fn svg(&self, top: usize) -> String {
+        let (head, y) = (top + 14, top + 20);
+        let (title, width) = (&self.title, ONCE * self.times);
+        let mut drawn = format!(
+            "<text class=\"bold\" x=\"{LEFT}\" y=\"{head}\">{title}</text>\n\
+             <rect class=\"bar\" x=\"{LEFT}\" y=\"{y}\" width=\"{width:.0}\" height=\"16\" rx=\"2\"/>\n"
+        );
+        for whole in [1.0, 2.0] {
+            let (x, above, below) = (LEFT + ONCE * whole, y - 3, y + 19);
+            drawn += &format!("<path class=\"whole\" d=\"M{x} {above} V{below}\"/>\n");
+        }
+        if let Some(Range { lowest, highest }) = self.range {
+            let [low, high] = [lowest, highest].map(|times| LEFT + ONCE * times);
+            let (above, middle, below) = (y + 3, y + 8, y + 13);
+            drawn += &format!(
+                "<path class=\"range\" d=\"M{low:.1} {above} V{below} M{low:.1} {middle} H{high:.1} M{high:.1} {above} V{below}\"/>\n"
+            );
+        }
+        let words = self.words();
+        drawn += &format!(
+            "<text class=\"soft\" x=\"{NUMBERS}\" y=\"{}\">{words}</text>\n",
+            y + 13
+        );
+        drawn
+    }
+
+    fn words(&self) -> String {
+        let Self { times, range, .. } = self;
+        match range {
+            Some(Range { lowest, highest }) => {
+                format!("{times:.2}× ({lowest:.2} to {highest:.2})")
+            }
+            None => format!("{times:.2}×"),
+        }
+    }
 }
 
-/// The milliseconds of a step on one device, those on two with as many examples, and the speed-up.
-fn on_devices(book: &Book, network: &str, name: &str) -> Result<[String; 3]> {
-    let heading = format!("On devices of one core: {network}");
-    // name, devices, examples, ms, from – to, examples/sec, speed-up
-    let mut rows = report::rows(book, "cpu", &heading, name)?.into_iter();
-    let mut first = |devices: &str| {
-        let row = rows.find(|row| row[1] == devices);
-        row.with_context(|| format!("cpu.md: {network}: {name} on {devices}"))
-    };
-    let (one, two) = (first("1")?, first("2")?);
-    Ok([one[3].clone(), two[3].clone(), two[6].clone()])
+/// What the report says of two devices with the same minibatch of 256 images as one.
+fn on_two_devices(book: &Book, network: &str, title: &str, name: &str) -> Result<SpeedUp> {
+    let heading = format!("On devices of one core: {network}, batch 256");
+    let what = || format!("cpu.md: {heading}: {name} on two devices");
+    // name, devices, examples, ms, from – to, examples/sec, speed-up, lowest – highest
+    let rows = report::whole_rows(book, "cpu", &heading, name)?;
+    let on_two = rows.iter().find(|row| row[1..3] == ["2", "256"]);
+    let row = on_two.with_context(what)?;
+    let (lowest, highest) = row[7].split_once(" – ").with_context(what)?;
+    Ok(SpeedUp {
+        title: format!("{title}: {network}, 256 images"),
+        times: row[6].parse().with_context(what)?,
+        range: Some(Range {
+            lowest: lowest.parse().with_context(what)?,
+            highest: highest.parse().with_context(what)?,
+        }),
+    })
 }

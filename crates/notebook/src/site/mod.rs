@@ -1,5 +1,5 @@
-//! The site that mdBook makes of the chapters. It needs no network. Formulas become MathML, and every file of the
-//! repository that a page links to becomes a page.
+//! The site that mdBook makes of the chapters. It needs no network. It begins with the first part of the README. Formulas
+//! become MathML, and every file of the repository that a page links to becomes a page.
 
 mod page;
 mod source;
@@ -14,11 +14,13 @@ use mdbook_driver::MDBook;
 use mdbook_preprocessor::book::{Book, BookItem, Chapter, SectionNumber};
 use mdbook_preprocessor::{Preprocessor, PreprocessorContext};
 
-use page::address;
+use page::{Place, address};
 
 /// The name of the part of the site that has the files of the repository.
 const CODE: &str = "The code";
-/// The page to play with has the schedules of 1 to so many members.
+/// The heading of the last section of the README that the start page has.
+const START: &str = "\n## Start here\n";
+/// The page to play with has the schedules of 1 to so many members. Of more it shows only the costs.
 const MEMBERS: usize = 16;
 
 /// Builds the site of a folder of chapters in another folder.
@@ -70,6 +72,7 @@ impl Preprocessor for Site {
             }
         });
         done?;
+        book.items.insert(0, start(root, &mut linked)?.into());
         let mut pages = BTreeMap::new();
         while let Some(file) = linked.pop() {
             if pages.contains_key(&file) {
@@ -89,9 +92,32 @@ impl Preprocessor for Site {
 fn rewrite(root: &Path, chapter: &mut Chapter, linked: &mut Vec<PathBuf>) -> Result<()> {
     let source = chapter.source_path.as_ref();
     let file = Path::new("notebooks-md").join(source.context("a page has a file")?);
-    let made = page::page(root, &file, &chapter.content, linked);
+    let place = Place::of(&file);
+    let made = page::page(root, &place, &chapter.content, linked);
     chapter.content = made.with_context(|| file.display().to_string())?;
+    chapter.path = Some(place.address.with_extension("md"));
     Ok(())
+}
+
+/// The start page: what the README says first, how to begin, and a link to all of it.
+fn start(root: &Path, linked: &mut Vec<PathBuf>) -> Result<Chapter> {
+    let readme = fs::read_to_string(root.join("README.md"))?;
+    let (before, rest) = readme.split_once(START).with_context(|| {
+        let heading = START.trim();
+        format!(
+            "README.md has no heading {heading:?}: the start page of the site ends with its section"
+        )
+    })?;
+    let section = rest.split("\n## ").next().unwrap_or(rest);
+    let text = format!("{before}{START}{section}\n[More in the README](README.md)\n");
+    let place = Place {
+        file: Path::new("README.md"),
+        address: "index.html".into(),
+    };
+    let content = page::page(root, &place, &text, linked).context("README.md")?;
+    let mut chapter = Chapter::new("Start", content, "index.md", Vec::new());
+    chapter.source_path = None; // nothing that mdBook could look for
+    Ok(chapter)
 }
 
 /// A file that a page links to: Markdown as it is read, others as they are.
@@ -102,7 +128,7 @@ fn shown(root: &Path, file: &Path, linked: &mut Vec<PathBuf>) -> Result<String> 
     }
     let text = fs::read_to_string(&path)?;
     if file.extension().is_some_and(|e| e == "md") {
-        return page::page(root, file, &text, linked);
+        return page::page(root, &Place::of(file), &text, linked);
     }
     Ok(source::page(file, &text))
 }

@@ -17,7 +17,8 @@ use crate::links::{self, Link};
 pub fn address(file: &Path) -> PathBuf {
     let is_markdown = file.extension().is_some_and(|e| e == "md");
     match file.strip_prefix("notebooks-md") {
-        Ok(page) if page == Path::new("README.md") => "index.html".into(),
+        // `index.html` is the start page
+        Ok(page) if page == Path::new("README.md") => "chapters.html".into(),
         Ok(page) if is_markdown => page.with_extension("html"),
         Ok(picture) if picture.starts_with("img") => picture.into(),
         // mdBook takes `x.md.html` in a link for a mistake
@@ -26,11 +27,27 @@ pub fn address(file: &Path) -> PathBuf {
     }
 }
 
+/// Where the text of a page comes from, and where the site has the page.
+pub struct Place<'a> {
+    /// The file of the repository.
+    pub file: &'a Path,
+    /// The path in the site.
+    pub address: PathBuf,
+}
+
+impl<'a> Place<'a> {
+    /// That of a page with all of a file.
+    pub fn of(file: &'a Path) -> Self {
+        let address = address(file);
+        Self { file, address }
+    }
+}
+
 /// The page that shows the Markdown `text` of a file. The files that it links to in the folder join `linked`.
 ///
 /// # Errors
 /// If a formula is not understood, or a link leads nowhere.
-pub fn page(root: &Path, file: &Path, text: &str, linked: &mut Vec<PathBuf>) -> Result<String> {
+pub fn page(root: &Path, place: &Place, text: &str, linked: &mut Vec<PathBuf>) -> Result<String> {
     let text: String = Chapter::parse(text)?.pieces.iter().map(piece).collect();
     let mut places = Vec::new();
     for (event, range) in Parser::new_ext(&text, links::OPTIONS).into_offset_iter() {
@@ -43,10 +60,10 @@ pub fn page(root: &Path, file: &Path, text: &str, linked: &mut Vec<PathBuf>) -> 
     }
     for link in links::of(&text) {
         let Some(path) = link.file() else { continue };
-        let place = link
+        let range = link
             .address(&text)
             .with_context(|| format!("write ({path}) right behind its [text]"))?;
-        places.push((place, target(root, file, &link, path, linked)?));
+        places.push((range, target(root, place, &link, path, linked)?));
     }
     Ok(links::replaced(&text, places))
 }
@@ -54,12 +71,12 @@ pub fn page(root: &Path, file: &Path, text: &str, linked: &mut Vec<PathBuf>) -> 
 /// Where a link or picture with this path leads to in the site.
 fn target(
     root: &Path,
-    from: &Path,
+    from: &Place,
     link: &Link,
     path: &str,
     linked: &mut Vec<PathBuf>,
 ) -> Result<String> {
-    let file = in_repository(root, from, path)?;
+    let file = in_repository(root, from.file, path)?;
     let to = address(&file);
     if to.starts_with("code") {
         // mdBook copies only what lies beside the chapters
@@ -71,7 +88,7 @@ fn target(
     }
     // `#L10-L20` is what GitHub has for several lines
     let fragment = link.to[path.len()..].split("-L").next().unwrap_or_default();
-    let up = "../".repeat(address(from).components().count() - 1);
+    let up = "../".repeat(from.address.components().count() - 1);
     Ok(format!("{up}{}{fragment}", to.display()))
 }
 
@@ -129,7 +146,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut linked = Vec::new();
         let file = Path::new("notebooks-md/page.md");
-        let text = page(&root, file, text, &mut linked)?;
+        let text = page(&root, &Place::of(file), text, &mut linked)?;
         Ok((text, linked))
     }
 
@@ -138,7 +155,7 @@ mod tests {
         let (text, linked) =
             made("[`f`](../Cargo.toml#L3-L5), [table](README.md#a), [x](https://x.y) [a](#b)")?;
         let expected =
-            "[`f`](code/Cargo.toml.html#L3), [table](index.html#a), [x](https://x.y) [a](#b)";
+            "[`f`](code/Cargo.toml.html#L3), [table](chapters.html#a), [x](https://x.y) [a](#b)";
         assert_eq!(text, expected);
         assert_eq!(linked, [Path::new("Cargo.toml")]);
         Ok(())
@@ -172,6 +189,22 @@ mod tests {
         let (text, _) = made(&format!("{listing}{output}"))?;
         let output = "<div class=\"output\">\n\n```text\n1\n```\n\n</div>\n";
         assert_eq!(text, format!("```rust\nf();\n```\n\n{output}"));
+        let difference = "```diff file=\"b.rs\" since=\"a.rs\"\n-f();\n+g();\n```\n";
+        let (text, _) = made(difference)?;
+        assert_eq!(text, "```diff\n-f();\n+g();\n```\n");
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_of_the_readme_is_a_page_at_the_top() -> Result<()> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let place = Place {
+            file: Path::new("README.md"),
+            address: "index.html".into(),
+        };
+        let text = "[chapters](notebooks-md/README.md), [all](README.md)";
+        let text = page(&root, &place, text, &mut Vec::new())?;
+        assert_eq!(text, "[chapters](chapters.html), [all](code/README.html)");
         Ok(())
     }
 }

@@ -98,6 +98,29 @@ impl Sources<'_> {
                 thousands(&self.cell(report, heading, row, column)?)
             }
             ("plain", [report, heading, row, column]) => self.cell(report, heading, row, column)?,
+            ("one-device", [step, examples]) => self.spread(
+                &on_devices(step),
+                &format!("ours, 1 replica | 1 | {examples}"),
+            )?,
+            ("two-devices-ms", [step, examples]) => self.two_devices_ms(step, examples)?,
+            ("two-devices", [step, examples]) => self.two_devices(step, examples)?,
+            ("speed-up-tenths", [step, examples]) => {
+                let row = format!("ours, 2 replicas | 2 | {examples}");
+                let ratio = self.cell("cpu", &on_devices(step), &row, "3")?;
+                format!("{:.1}", number(&ratio))
+            }
+            ("beside-pytorch-tenths", [step]) => {
+                let ratio = self.cell("cpu", step, "ours, 2 replicas | 2", "3")?;
+                format!("{:.1}", number(&ratio))
+            }
+            ("speed-up", [step, examples]) => self.speed_up(step, examples)?,
+            ("beside-pytorch", [step]) => self.beside_pytorch(step)?,
+            ("range", [report, heading, row, column]) => {
+                let rows = report::whole_rows(self.book, report, heading, &format!("{row} | "))?;
+                let row = rows.first().context("the report has no such row")?;
+                range(&row[column.parse::<usize>()?])
+            }
+            ("epochs", [command]) => self.epochs(command)?,
             ("tenths", [heading, row, column]) => {
                 format!("{:.1}", self.allreduce(heading, row, column)?)
             }
@@ -140,6 +163,55 @@ impl Sources<'_> {
         cell.cloned().context("the report has no such cell")
     }
 
+    /// A median of `cpu.md`, and the range in the column behind it: `8.65 (8.25 to 9.00)`.
+    fn spread(&self, heading: &str, row: &str) -> Result<String> {
+        let rows = report::whole_rows(self.book, "cpu", heading, &format!("{row} | "))?;
+        let row = rows.first().context("the report has no such row")?;
+        Ok(format!("{} ({})", thousands(&row[0]), range(&row[1])))
+    }
+
+    /// The milliseconds on two devices of one core, and the speed-up.
+    fn two_devices(&self, step: &str, examples: &str) -> Result<String> {
+        let ms = self.two_devices_ms(step, examples)?;
+        Ok(format!("{ms} | {}", self.speed_up(step, examples)?))
+    }
+
+    /// The milliseconds on two devices of one core: `905 (888 to 1,022)`.
+    fn two_devices_ms(&self, step: &str, examples: &str) -> Result<String> {
+        let row = format!("ours, 2 replicas | 2 | {examples}");
+        self.spread(&on_devices(step), &row)
+    }
+
+    /// The speed-up on two devices of one core, and that of the slowest and the fastest round: `1.73× (1.70 to 1.76)`.
+    fn speed_up(&self, step: &str, examples: &str) -> Result<String> {
+        let row = format!("ours, 2 replicas | 2 | {examples} | ");
+        let rows = report::whole_rows(self.book, "cpu", &on_devices(step), &row)?;
+        let row = rows.first().context("the report has no such row")?;
+        Ok(format!("{}× ({})", row[3], range(&row[4])))
+    }
+
+    /// The milliseconds of PyTorch's fastest float32 mode on two threads, ours on two devices, and the ratio. Its range
+    /// goes from PyTorch's fastest round and our slowest to PyTorch's slowest round and our fastest.
+    fn beside_pytorch(&self, step: &str) -> Result<String> {
+        let rows = report::whole_rows(self.book, "cpu", step, "PyTorch ")?;
+        let is_float32 = |row: &&Vec<String>| row[1] == "2" && !row[0].starts_with("bf16");
+        let float32 = rows.iter().filter(is_float32);
+        let fastest = float32.min_by(|a, b| number(&a[2]).total_cmp(&number(&b[2])));
+        let pytorch = fastest.context("no such row")?;
+        let rows = report::whole_rows(self.book, "cpu", step, "ours, 2 replicas | 2 | ")?;
+        let ours = rows.first().context("no such row")?;
+        let [theirs, of_ours] = [&pytorch[3], &ours[1]].map(|cell| ends(cell));
+        let (least, most) = (theirs[0] / of_ours[1], theirs[1] / of_ours[0]);
+        Ok(format!(
+            "{} ({}) | {} ({}) | {}× ({least:.2} to {most:.2})",
+            thousands(&pytorch[2]),
+            range(&pytorch[3]),
+            thousands(&ours[0]),
+            range(&ours[1]),
+            ours[3],
+        ))
+    }
+
     fn allreduce(&self, heading: &str, row: &str, column: &str) -> Result<f64> {
         Ok(number(&self.cell("allreduce", heading, row, column)?))
     }
@@ -157,11 +229,12 @@ impl Sources<'_> {
     fn speed(&self, report: &str, step: &str, threads: &str) -> Result<String> {
         let eager = self.fastest(report, step, "PyTorch eager", threads)?;
         let compiled = self.fastest(report, step, "PyTorch compile", threads)?;
-        let faster = number(&eager).min(number(&compiled));
         let mut cells = vec![thousands(&eager), thousands(&compiled)];
         for replicas in ["1 replica", "2 replicas"].iter().take(threads.parse()?) {
-            let ms = self.cell(report, step, &format!("ours, {replicas} | {threads}"), "0")?;
-            cells.push(format!("{} ({:.1}×)", thousands(&ms), faster / number(&ms)));
+            let row = format!("ours, {replicas} | {threads}");
+            let ms = self.cell(report, step, &row, "0")?;
+            let ratio = number(&self.cell(report, step, &row, "3")?);
+            cells.push(format!("{} ({ratio:.1}×)", thousands(&ms)));
         }
         Ok(cells.join(" | "))
     }
@@ -217,6 +290,17 @@ impl Sources<'_> {
         let mut lines = self.recorded(command)?.lines();
         let line = lines.rfind(|line| !line.starts_with("```"));
         Ok(line.context("nothing is recorded")?.to_owned())
+    }
+
+    /// All accuracies of a recorded run: `0.493 | 0.726 | …`.
+    fn epochs(&self, command: &str) -> Result<String> {
+        let run = Epochs::of_command(&self.recorded, command)?;
+        let all: Vec<String> = run
+            .accuracies
+            .iter()
+            .map(|acc| format!("{acc:.3}"))
+            .collect();
+        Ok(all.join(" | "))
     }
 
     /// One of the accuracies of a recorded run.
@@ -276,6 +360,23 @@ impl Sources<'_> {
 fn number(text: &str) -> f64 {
     let number = text.parse();
     number.unwrap_or_else(|_| panic!("a report has {text:?} in place of a number"))
+}
+
+/// The heading of a step on devices of one core.
+fn on_devices(step: &str) -> String {
+    format!("On devices of one core: {step}")
+}
+
+/// The two numbers of `1475 – 1572`.
+fn ends(cell: &str) -> [f64; 2] {
+    let (low, high) = cell.split_once(" – ").expect("a range has two ends");
+    [number(low), number(high)]
+}
+
+/// `1475 – 1572` as `1,475 to 1,572`.
+fn range(cell: &str) -> String {
+    let ends: Vec<String> = cell.split(" – ").map(thousands).collect();
+    ends.join(" to ")
 }
 
 /// `4023` as `4,023`; shorter numbers as they are.

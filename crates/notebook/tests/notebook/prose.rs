@@ -6,7 +6,7 @@ use notebook::book::Book;
 use crate::text::paragraphs;
 
 /// Words of the README at most, without code and tables.
-const README_WORDS: usize = 800;
+const README_WORDS: usize = 680;
 /// Words of a sentence at most, but for a few of each page.
 const SENTENCE_WORDS: usize = 28;
 const LONG_SENTENCES: usize = 3;

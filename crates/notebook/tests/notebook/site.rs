@@ -24,9 +24,7 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
     for (page, html) in files.with("html") {
         complaints.extend(files.broken(page, html)?);
         formulas += html.matches("<math").count();
-        let main = html.split("<main>").nth(1);
-        let main = main.and_then(|rest| rest.split("</main>").next());
-        let prose = code.replace_all(main.unwrap_or(""), "");
+        let prose = code.replace_all(shown(html).unwrap_or(""), "");
         if let Some(line) = prose.lines().find(|line| line.contains('$')) {
             complaints.push(format!("{}: a formula is left in {line:?}", page.display()));
         }
@@ -39,7 +37,58 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
     if formulas == 0 {
         complaints.push("no page has a formula".into());
     }
+    complaints.extend(start_page(&files)?);
+    complaints.extend(differences(book, &files)?);
     Ok(complaints)
+}
+
+/// What the start page does not have: what this is, how to begin, the way to the chapters; and no more sections.
+fn start_page(files: &Files) -> Result<Vec<String>> {
+    let index = files.shown("index.html").context("index.html")?;
+    let has = [
+        "no GPU",
+        "git clone",
+        "cargo run -p scratch -- --gpus 2",
+        "cargo run -p concise -- --gpus 2",
+        r#"href="chapters.html""#,
+    ];
+    let missing = has.into_iter().filter(|words| !index.contains(words));
+    let mut complaints: Vec<String> = missing
+        .map(|words| format!("index.html does not have {words:?}"))
+        .collect();
+    let sections = index.matches("<h2").count();
+    if sections != 1 {
+        complaints.push(format!("index.html has {sections} sections, not 1"));
+    }
+    Ok(complaints)
+}
+
+/// Pages with differences that the browser does not colour as such: `play` looks at the colours.
+fn differences(book: &Book, files: &Files) -> Result<Vec<String>> {
+    let (mut all, mut complaints) = (0, Vec::new());
+    for page in book.chapters(None)? {
+        let text = book.text(&page)?;
+        let count = text
+            .lines()
+            .filter(|line| line.starts_with("```diff"))
+            .count();
+        let html = files.shown(&format!("{page}.html")).context(page.clone())?;
+        let shown = html.matches(r#"<code class="language-diff"#).count();
+        if shown != count {
+            complaints.push(format!("{page}.html shows {shown} differences of {count}"));
+        }
+        all += count;
+    }
+    if all == 0 {
+        complaints.push("no page has a difference".into());
+    }
+    Ok(complaints)
+}
+
+/// What a page shows beside the contents.
+fn shown(html: &str) -> Option<&str> {
+    let rest = html.split("<main>").nth(1)?;
+    rest.split("</main>").next()
 }
 
 /// Lines of cells and outputs that a reader would have to move.
@@ -89,6 +138,11 @@ impl Files {
             }
         }
         Ok(Self { texts, ids })
+    }
+
+    /// What a page shows beside the contents.
+    fn shown(&self, page: &str) -> Option<&str> {
+        shown(self.texts.get(Path::new(page))?)
     }
 
     fn with(&self, extension: &str) -> impl Iterator<Item = (&Path, &str)> {

@@ -18,6 +18,8 @@ const MARGIN: f64 = 14.0;
 const SEAM: f64 = 0.5;
 /// What a letter takes at most, at 12 px.
 const LETTER: f64 = 6.6;
+/// A lane is left out if its work takes less than this part of the time: it would be thinner than a pixel.
+const LEAST: f64 = 1e-3;
 
 /// A kind of span: its name, its colour, and that of the letters on it.
 type Kind = (&'static str, &'static str, &'static str);
@@ -26,8 +28,8 @@ pub(super) const KINDS: [Kind; 9] = [
     ("split", "#7b4fa6", "white"),
     ("forward", "#1f77b4", "white"),
     ("backward", "#d62728", "white"),
-    ("all-reduce", "#fdc086", "#222"),
-    ("sum", "#b35900", "white"),
+    ("all-reduce", "#ee9b30", "black"),
+    ("sum", "#8f4400", "white"),
     ("wait", "url(#wait)", "#222"),
     ("update", "#1b7f3b", "white"),
     ("evaluate", "#6b6b6b", "white"),
@@ -36,10 +38,11 @@ pub(super) const KINDS: [Kind; 9] = [
 const IDLE: Kind = ("idle", "#eceff2", "#57606a");
 
 /// Hatched, for a wait.
-const HATCHED: &str = r##"<pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f7f7f7"/><rect width="1.5" height="6" fill="#bbb"/></pattern>"##;
+const HATCHED: &str = r##"<pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f7f7f7"/><rect width="1.5" height="6" fill="#8c959f"/></pattern>"##;
 
 impl Timeline {
-    /// As a picture: a colour for each kind of span; a lane is pale where it is idle.
+    /// As a picture: a colour for each kind of span; a lane is pale where it is idle. A lane with so little work that
+    /// it could not be seen is left out.
     pub fn svg(&self) -> String {
         Self::svg_beside(&[("", self)])
     }
@@ -53,27 +56,31 @@ impl Timeline {
     /// assert!(svg.contains(">k = 1</text>") && svg.contains(">k = 2</text>"));
     /// ```
     pub fn svg_beside(timelines: &[(&str, &Self)]) -> String {
-        let lanes = timelines.iter().flat_map(|(_, timeline)| timeline.lanes());
-        let letters = lanes.map(|lane| lane.chars().count()).max();
-        let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
         let length = timelines
             .iter()
             .map(|(_, timeline)| timeline.length())
             .fold(1.0, f64::max);
+        let seen: Vec<(&str, Self)> = timelines
+            .iter()
+            .map(|(title, timeline)| (*title, timeline.seen()))
+            .collect();
+        let lanes = seen.iter().flat_map(|(_, timeline)| timeline.lanes());
+        let letters = lanes.map(|lane| lane.chars().count()).max();
+        let left = 2.0 * MARGIN + LETTER * letters.unwrap_or(0) as f64;
         let mut lanes = Picture {
             svg: String::new(),
             left,
             unit: (WIDTH - MARGIN - left) / length,
         };
         let mut bottom = LEGEND;
-        for (title, timeline) in timelines {
+        for (title, timeline) in &seen {
             bottom = lanes.timeline(title, timeline, bottom);
         }
         let mut frame = Picture {
             svg: String::new(),
             ..lanes
         };
-        frame.legend(timelines);
+        frame.legend(&seen);
         frame.axis(length, bottom);
         format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" aria-label="{label}"><defs>{HATCHED}</defs><rect width="100%" height="100%" fill="white"/>{drawn}{DARK_MODE}</svg>"#,
@@ -81,6 +88,21 @@ impl Timeline {
             label = escape(&in_words(timelines)),
             drawn = frame.svg + &lanes.svg,
         ) + "\n"
+    }
+
+    /// Without the lanes that have hardly any work.
+    fn seen(&self) -> Self {
+        let least = LEAST * self.length();
+        let work = |lane: &str| -> f64 {
+            let spans = self.spans.iter().filter(|span| &*span.lane == lane);
+            spans.map(|span| span.end - span.begin).sum()
+        };
+        let mut lanes = self.lanes();
+        lanes.retain(|lane| work(lane) >= least);
+        let shown = |span: &&Span| lanes.contains(&&*span.lane);
+        Self {
+            spans: self.spans.iter().filter(shown).cloned().collect(),
+        }
     }
 }
 
@@ -100,7 +122,7 @@ impl Picture {
     }
 
     /// The kinds that occur, in a row.
-    fn legend(&mut self, timelines: &[(&str, &Timeline)]) {
+    fn legend(&mut self, timelines: &[(&str, Timeline)]) {
         let spans = timelines.iter().flat_map(|(_, timeline)| timeline.spans());
         let names: BTreeSet<&str> = spans.map(|span| span.name).collect();
         let kinds = KINDS.iter().filter(|kind| names.contains(kind.0));
@@ -257,6 +279,22 @@ mod tests {
         let end = |b| number(b, "x") + number(b, "width");
         assert!(pale.len() == 2 && svg.contains(">idle</text>"), "{svg}");
         assert!((end(pale[0]) - end(update.unwrap()) - SEAM).abs() < 0.02);
+    }
+
+    #[test]
+    fn a_lane_with_hardly_any_work_is_left_out() {
+        let step = |split| {
+            Timeline::new(vec![
+                span("split", "main", 0.0, split, 0),
+                span("forward", "cpu(0)", 20.0, 1e4, 0),
+            ])
+        };
+        for (split, lanes) in [(5.0, 1), (15.0, 2)] {
+            let svg = step(split).svg();
+            assert_eq!(svg.matches(r#"text-anchor="end""#).count(), lanes, "{svg}");
+            assert_eq!(svg.contains(">split</text>"), lanes == 2, "{svg}");
+            assert!(step(split).chrome().contains("main"));
+        }
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Contender {
 
     /// The name of what is compared on one device and on several: one process of PyTorch, or one of ours, is the
     /// same program as several.
-    pub fn program(&self) -> String {
+    pub fn without_devices(&self) -> String {
         if self.name.starts_with("ours") {
             "ours".to_owned()
         } else {
@@ -110,8 +110,8 @@ const DDP_MODES: [&str; 2] = ["eager-channels_last", "compile-channels_last"];
 pub fn all(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     let mut all = on_devices(options, work)?;
     for mut contender in programs(options, work)? {
-        let name = |c: &Contender| (c.name.clone(), c.threads, c.times);
-        match all.iter_mut().find(|c| name(c) == name(&contender)) {
+        let key = |c: &Contender| (c.name.clone(), c.threads, c.times);
+        match all.iter_mut().find(|c| key(c) == key(&contender)) {
             Some(same) => same.tables.programs = true,
             None => {
                 contender.tables.programs = true;

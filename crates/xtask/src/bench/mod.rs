@@ -35,7 +35,8 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
         rounds: options.rounds.get(),
         seconds: 60.0,
         warm_up: 2,
-        most_steps: 2000,
+        least_steps: 3,
+        most_steps: 4000,
         live_on: false,
     };
     let mut measured = Vec::new();

@@ -42,7 +42,8 @@ table below is the same measurement there.
 ";
 
 const EXPLAINED: &str = "\
-ms: the median over the rounds; the time of a round is the median of its steps. From – to: the fastest and the \
+ms: the median over the rounds; the time of a round is the median of its steps, of ResNet-18 with more than 128 images \
+one step. From – to: the fastest and the \
 slowest round. PyTorch / this: the time of the fastest float32 mode of PyTorch with as many threads, divided by the \
 time of this row; above 1 is faster than PyTorch. Bf16 / this: the same of PyTorch's fastest bf16 mode \
 (`torch.autocast`). Cores busy: processor time divided by elapsed time. Memory: the peak of \
@@ -54,29 +55,29 @@ pub fn markdown(threads: usize, measured: &[Measured], losses: &str) -> String {
     let mut versions: Vec<&str> = rows().map(|row| row.version.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
-    let other = measured
-        .iter()
-        .map(|(_, rows)| Spent::total(rows.iter().map(|row| &row.spent)));
-    let other = other.map(|spent| spent.other_cores()).reduce(f64::max);
-    let head = circumstances(threads, &versions.join(", "), other.unwrap_or(f64::NAN));
+    let busiest = measured.iter().map(|(_, rows)| other_cores(rows));
+    let worst = busiest.reduce(f64::max).unwrap_or(f64::NAN);
+    let head = circumstances(threads, &versions.join(", "), worst);
     let (mut on_devices, mut programs) = (String::new(), String::new());
     for (work, rows) in measured {
-        let has = |is_in: fn(&Tables) -> bool| {
-            let mut rows: Vec<&Row> = rows.iter().collect();
-            rows.retain(|row| is_in(&row.contender.tables));
-            rows
+        let rows_in = |is_in: fn(&Tables) -> bool| {
+            let all = rows.iter().filter(|row| is_in(&row.contender.tables));
+            all.collect::<Vec<&Row>>()
         };
-        let rows = has(|tables| tables.devices);
-        if !rows.is_empty() {
+        let compared = rows_in(|tables| tables.devices);
+        if !compared.is_empty() {
             on_devices += &format!("\n## On devices of one core: {work}\n\n{HEAD_OF_DEVICES}");
-            on_devices.extend(rows.iter().map(|row| line_of_devices(work, row, &rows)));
+            let lines = compared
+                .iter()
+                .map(|row| line_of_devices(work, row, &compared));
+            on_devices.extend(lines);
         }
-        let mut rows = has(|tables| tables.programs);
-        if !rows.is_empty() {
-            rows.sort_by_key(|row| Reverse(row.contender.threads)); // in the same order otherwise
+        let mut listed = rows_in(|tables| tables.programs);
+        if !listed.is_empty() {
+            listed.sort_by_key(|row| Reverse(row.contender.threads)); // in the same order otherwise
             let gflop = short(work.flops() / 1e9);
             programs += &format!("\n## {work}\n\nOne step is {gflop} GFLOP.\n\n{HEAD}");
-            programs.extend(rows.iter().map(|row| line(work, row, &rows)));
+            programs.extend(listed.iter().map(|row| line(work, row, &listed)));
         }
     }
     if !on_devices.is_empty() {
@@ -86,6 +87,18 @@ pub fn markdown(threads: usize, measured: &[Measured], losses: &str) -> String {
         programs += &format!("\n{EXPLAINED} {COUNTED}\n");
     }
     format!("# Training on the CPU\n\n{head}{on_devices}{programs}{losses}")
+}
+
+/// The most cores that did other work while a contender was timed. The system's clock is too coarse for less than two
+/// seconds; contenders that were timed for less are taken together.
+fn other_cores(rows: &[Row]) -> f64 {
+    let (long, brief): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().partition(|row| row.spent.seconds >= 2.0);
+    let together = Spent::total(brief.iter().map(|row| &row.spent));
+    let each = long.iter().map(|row| row.spent.other_cores());
+    each.chain((!brief.is_empty()).then(|| together.other_cores()))
+        .reduce(f64::max)
+        .unwrap_or(f64::NAN)
 }
 
 fn line(work: &Work, row: &Row, rows: &[&Row]) -> String {
@@ -105,7 +118,8 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[&Row]) -> String {
     let (times, k) = (Summary::of(&row.times), row.contender.threads);
     let batch = |row: &Row| row.contender.work(work).batch as f64;
     let is_on_one = |other: &&&Row| {
-        other.contender.threads == 1 && other.contender.program() == row.contender.program()
+        other.contender.threads == 1
+            && other.contender.without_devices() == row.contender.without_devices()
     };
     let speed_up = match rows.iter().find(is_on_one) {
         None => "– | – | – | –".to_owned(),

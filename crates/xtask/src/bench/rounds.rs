@@ -14,9 +14,6 @@ use super::work::Work;
 /// The pause between two contenders. OpenMP's threads look for work for 0.2 s, and would be in the way of the next one.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Steps of a turn, at least: one slow step is not the time of a round. A process that lives for one turn does one.
-const LEAST_STEPS: f64 = 3.0;
-
 /// How long to measure.
 pub struct Effort {
     /// The number of rounds; each contender is timed once in each round.
@@ -25,6 +22,8 @@ pub struct Effort {
     pub seconds: f64,
     /// Steps before the first turn.
     pub warm_up: usize,
+    /// Steps of a turn, at least. A process that lives for one turn does one step, and that is the time of its round.
+    pub least_steps: usize,
     /// Steps of a turn, at most.
     pub most_steps: usize,
     /// Whether the processes live on between rounds, however much memory a step takes.
@@ -45,7 +44,7 @@ pub struct Row {
     pub spent: Spent,
     /// Its process, if this lives on between rounds.
     process: Option<Process>,
-    /// Steps of a turn: enough for a third of a second, and three.
+    /// Steps of a turn: enough for a third of a second, within the bounds of [`Effort`].
     steps: usize,
 }
 
@@ -121,8 +120,8 @@ impl Row {
             times = process.ask(effort.warm_up, not_counted)?;
         }
         let last = times.last().context("no step")?;
-        let least = if once { 1.0 } else { LEAST_STEPS };
-        self.steps = (333.0 / last).clamp(least, effort.most_steps as f64) as usize;
+        let least = if once { 1 } else { effort.least_steps };
+        self.steps = ((333.0 / last) as usize).clamp(least, effort.most_steps);
         self.version = process.version.clone();
         sleep(SETTLE);
         Ok(process)

@@ -159,6 +159,7 @@ impl Comparison {
             rounds: options.rounds,
             seconds: f64::INFINITY,
             warm_up: if is_epoch { 1 } else { 20 },
+            least_steps: 1,
             most_steps: 2000,
             live_on: true,
         };
