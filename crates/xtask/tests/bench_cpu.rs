@@ -6,14 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 #[test]
 fn a_tiny_run_leaves_a_table() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    xtask.args("bench cpu --only ours --rounds 2 --threads 2".split(' '));
-    xtask.args("--step lenet-6 --step resnet18-2".split(' '));
-    let output = xtask.arg("--out").arg(folder.path()).output()?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{stderr}");
-    let report = std::fs::read_to_string(folder.path().join("cpu.md"))?;
+    let Run { report, .. } =
+        run("--only ours --rounds 2 --threads 2 --step lenet-6 --step resnet18-2")?;
     let rows = table(&report);
     ensure!(rows.len() == 6, "{report}"); // two steps: k = 2, k = 1, one thread
     for row in rows {
@@ -31,17 +25,10 @@ fn a_tiny_run_leaves_a_table() -> Result<()> {
 
 #[test]
 fn a_program_in_two_tables_is_measured_once() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    xtask.args(
-        "bench cpu --only ours --only devices --rounds 3 --threads 2 --step lenet-6".split(' '),
-    );
-    let output = xtask.arg("--out").arg(folder.path()).output()?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{stderr}");
+    let Run { report, stderr } =
+        run("--only ours --only devices --rounds 3 --threads 2 --step lenet-6")?;
     // 3 rounds of: one device, two, two with twice the examples; one replica on two threads
     ensure!(stderr.matches(" round ").count() == 3 * 4, "{stderr}");
-    let report = std::fs::read_to_string(folder.path().join("cpu.md"))?;
     let (devices, programs) = report
         .split_once("\n## LeNet, batch 6\n")
         .context("no table of programs")?;
@@ -55,6 +42,24 @@ fn a_program_in_two_tables_is_measured_once() -> Result<()> {
         ensure!(on_devices[3..5] == of_program[2..4], "{report}"); // ms, from – to
     }
     Ok(())
+}
+
+/// What `bench cpu` leaves.
+struct Run {
+    report: String,
+    stderr: String,
+}
+
+/// Runs `bench cpu` with these options.
+fn run(options: &str) -> Result<Run> {
+    let folder = tempfile::tempdir()?;
+    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    xtask.args(["bench", "cpu", "--out"]).arg(folder.path());
+    let output = xtask.args(options.split(' ')).output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{stderr}");
+    let report = std::fs::read_to_string(folder.path().join("cpu.md"))?;
+    Ok(Run { report, stderr })
 }
 
 /// The cells of each contender's row.

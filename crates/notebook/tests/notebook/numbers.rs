@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::LazyLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use notebook::book::Book;
 use notebook::chapter::Kind;
 use notebook::epochs::Epochs;
@@ -98,27 +98,26 @@ impl Sources<'_> {
                 thousands(&self.cell(report, heading, row, column)?)
             }
             ("plain", [report, heading, row, column]) => self.cell(report, heading, row, column)?,
-            ("one-device", [step, examples]) => self.spread(
-                &on_devices(step),
-                &format!("ours, 1 replica | 1 | {examples}"),
-            )?,
-            ("two-devices-ms", [step, examples]) => self.two_devices_ms(step, examples)?,
-            ("two-devices", [step, examples]) => self.two_devices(step, examples)?,
-            ("speed-up-tenths", [step, examples]) => {
-                let row = format!("ours, 2 replicas | 2 | {examples}");
-                let ratio = self.cell("cpu", &on_devices(step), &row, "3")?;
-                format!("{:.1}", number(&ratio))
-            }
-            ("beside-pytorch-tenths", [step]) => {
-                let ratio = self.cell("cpu", step, "ours, 2 replicas | 2", "3")?;
-                format!("{:.1}", number(&ratio))
-            }
-            ("speed-up", [step, examples]) => self.speed_up(step, examples)?,
-            ("beside-pytorch", [step]) => self.beside_pytorch(step)?,
             ("range", [report, heading, row, column]) => {
-                let rows = report::whole_rows(self.book, report, heading, &format!("{row} | "))?;
-                let row = rows.first().context("the report has no such row")?;
-                range(&row[column.parse::<usize>()?])
+                let row = self.row(report, heading, row)?;
+                range(at(&row, column.parse()?)?)
+            }
+            ("one-device", [step, examples]) => spread(&self.on_devices(step, 1, examples)?, 0)?,
+            ("two-devices-ms", [step, examples]) => {
+                spread(&self.on_devices(step, 2, examples)?, 0)?
+            }
+            ("speed-up", [step, examples]) => speed_up(&self.on_devices(step, 2, examples)?)?,
+            ("two-devices", [step, examples]) => {
+                let row = self.on_devices(step, 2, examples)?;
+                format!("{} | {}", spread(&row, 0)?, speed_up(&row)?)
+            }
+            ("speed-up-tenths", [step, examples]) => {
+                let row = self.on_devices(step, 2, examples)?;
+                format!("{:.1}", number(at(&row, 3)?))
+            }
+            ("beside-pytorch", [step]) => self.beside_pytorch(step)?,
+            ("beside-pytorch-tenths", [step]) => {
+                format!("{:.1}", number(at(&self.two_replicas(step)?, 3)?))
             }
             ("epochs", [command]) => self.epochs(command)?,
             ("tenths", [heading, row, column]) => {
@@ -130,15 +129,11 @@ impl Sources<'_> {
             ("whole-ms", [heading, row, column]) => {
                 format!("{:.0}", self.allreduce(heading, row, column)? / 1e3)
             }
-            ("fastest", [report, step, name, threads]) => {
-                thousands(&self.fastest(report, step, name, threads)?)
-            }
             ("speed", [report, step, threads]) => self.speed(report, step, threads)?,
             ("time", [goal, program]) => self.time_to_accuracy(goal, program)?,
             ("worst", [network, what, column]) => self.worst(network, what, column)?,
             ("last-epochs", _) => self.last_epochs()?,
             ("seconds", [command]) => format!("{:.0}", self.seconds(command)?),
-            ("minutes", [command]) => format!("{:.0}", self.seconds(command)? / 60.0),
             ("end", [command]) => self.end(command)?,
             ("last", [command]) => self.accuracies(command, |all| all[all.len() - 1])?,
             ("best", [command]) => {
@@ -156,59 +151,49 @@ impl Sources<'_> {
         report::rows(self.book, report, heading, start)
     }
 
+    /// The first row that begins with these cells, without them: all words of each other cell.
+    fn row(&self, report: &str, heading: &str, cells: &str) -> Result<Vec<String>> {
+        let mut rows = report::whole_rows(self.book, report, heading, &format!("{cells} | "))?;
+        ensure!(!rows.is_empty(), "{report}.md has no row {cells:?}");
+        Ok(rows.swap_remove(0))
+    }
+
+    /// The first word of a cell.
     fn cell(&self, report: &str, heading: &str, row: &str, column: &str) -> Result<String> {
-        let rows = self.rows(report, heading, &format!("{row} | "))?;
-        let column: usize = column.parse()?;
-        let cell = rows.first().and_then(|row| row.get(column));
-        cell.cloned().context("the report has no such cell")
+        let row = self.row(report, heading, row)?;
+        let cell = at(&row, column.parse()?)?;
+        Ok(cell.split_whitespace().next().unwrap_or("").to_owned())
     }
 
-    /// A median of `cpu.md`, and the range in the column behind it: `8.65 (8.25 to 9.00)`.
-    fn spread(&self, heading: &str, row: &str) -> Result<String> {
-        let rows = report::whole_rows(self.book, "cpu", heading, &format!("{row} | "))?;
-        let row = rows.first().context("the report has no such row")?;
-        Ok(format!("{} ({})", thousands(&row[0]), range(&row[1])))
+    /// Of this project on so many devices of one core: ms, from – to, examples/sec, speed-up, lowest – highest, …
+    fn on_devices(&self, step: &str, k: usize, examples: &str) -> Result<Vec<String>> {
+        let replicas = if k == 1 { "replica" } else { "replicas" };
+        let heading = format!("On devices of one core: {step}");
+        let cells = format!("ours, {k} {replicas} | {k} | {examples}");
+        self.row("cpu", &heading, &cells)
     }
 
-    /// The milliseconds on two devices of one core, and the speed-up.
-    fn two_devices(&self, step: &str, examples: &str) -> Result<String> {
-        let ms = self.two_devices_ms(step, examples)?;
-        Ok(format!("{ms} | {}", self.speed_up(step, examples)?))
-    }
-
-    /// The milliseconds on two devices of one core: `905 (888 to 1,022)`.
-    fn two_devices_ms(&self, step: &str, examples: &str) -> Result<String> {
-        let row = format!("ours, 2 replicas | 2 | {examples}");
-        self.spread(&on_devices(step), &row)
-    }
-
-    /// The speed-up on two devices of one core, and that of the slowest and the fastest round: `1.73× (1.70 to 1.76)`.
-    fn speed_up(&self, step: &str, examples: &str) -> Result<String> {
-        let row = format!("ours, 2 replicas | 2 | {examples} | ");
-        let rows = report::whole_rows(self.book, "cpu", &on_devices(step), &row)?;
-        let row = rows.first().context("the report has no such row")?;
-        Ok(format!("{}× ({})", row[3], range(&row[4])))
+    /// Of two replicas on two threads, in the table of all programs: ms, from – to, rounds, PyTorch / this, …
+    fn two_replicas(&self, step: &str) -> Result<Vec<String>> {
+        self.row("cpu", step, "ours, 2 replicas | 2")
     }
 
     /// The milliseconds of PyTorch's fastest float32 mode on two threads, ours on two devices, and the ratio. Its range
     /// goes from PyTorch's fastest round and our slowest to PyTorch's slowest round and our fastest.
     fn beside_pytorch(&self, step: &str) -> Result<String> {
+        // name, threads, ms, from – to
         let rows = report::whole_rows(self.book, "cpu", step, "PyTorch ")?;
         let is_float32 = |row: &&Vec<String>| row[1] == "2" && !row[0].starts_with("bf16");
         let float32 = rows.iter().filter(is_float32);
         let fastest = float32.min_by(|a, b| number(&a[2]).total_cmp(&number(&b[2])));
         let pytorch = fastest.context("no such row")?;
-        let rows = report::whole_rows(self.book, "cpu", step, "ours, 2 replicas | 2 | ")?;
-        let ours = rows.first().context("no such row")?;
-        let [theirs, of_ours] = [&pytorch[3], &ours[1]].map(|cell| ends(cell));
+        let ours = self.two_replicas(step)?;
+        let (theirs, of_ours) = (ends(at(pytorch, 3)?)?, ends(at(&ours, 1)?)?);
         let (least, most) = (theirs[0] / of_ours[1], theirs[1] / of_ours[0]);
+        let (ms, our_ms) = (spread(pytorch, 2)?, spread(&ours, 0)?);
+        let ratio = at(&ours, 3)?;
         Ok(format!(
-            "{} ({}) | {} ({}) | {}× ({least:.2} to {most:.2})",
-            thousands(&pytorch[2]),
-            range(&pytorch[3]),
-            thousands(&ours[0]),
-            range(&ours[1]),
-            ours[3],
+            "{ms} | {our_ms} | {ratio}× ({least:.2} to {most:.2})"
         ))
     }
 
@@ -362,15 +347,28 @@ fn number(text: &str) -> f64 {
     number.unwrap_or_else(|_| panic!("a report has {text:?} in place of a number"))
 }
 
-/// The heading of a step on devices of one core.
-fn on_devices(step: &str) -> String {
-    format!("On devices of one core: {step}")
+/// A cell of a row.
+fn at(row: &[String], column: usize) -> Result<&str> {
+    let cell = row.get(column).map(String::as_str);
+    cell.with_context(|| format!("the row {row:?} has no cell {column}"))
+}
+
+/// A median, and the range in the cell behind it: `8.65 (8.25 to 9.00)`.
+fn spread(row: &[String], column: usize) -> Result<String> {
+    let (median, rounds) = (at(row, column)?, at(row, column + 1)?);
+    Ok(format!("{} ({})", thousands(median), range(rounds)))
+}
+
+/// The speed-up in a row of [`Sources::on_devices`]: `1.73× (1.70 to 1.76)`.
+fn speed_up(row: &[String]) -> Result<String> {
+    Ok(format!("{}× ({})", at(row, 3)?, range(at(row, 4)?)))
 }
 
 /// The two numbers of `1475 – 1572`.
-fn ends(cell: &str) -> [f64; 2] {
-    let (low, high) = cell.split_once(" – ").expect("a range has two ends");
-    [number(low), number(high)]
+fn ends(cell: &str) -> Result<[f64; 2]> {
+    let ends = cell.split_once(" – ");
+    let (low, high) = ends.with_context(|| format!("{cell:?} is no range"))?;
+    Ok([number(low), number(high)])
 }
 
 /// `1475 – 1572` as `1,475 to 1,572`.
