@@ -111,6 +111,7 @@ impl Sources<'_> {
                 let row = self.on_devices(step, 2, examples)?;
                 format!("{} | {}", spread(&row, 0)?, speed_up(&row)?)
             }
+            ("turns", [heading, row]) => spread(&self.row("gpu", heading, row)?, 0)?,
             ("speed-up-tenths", [step, examples]) => {
                 let row = self.on_devices(step, 2, examples)?;
                 format!("{:.1}", number(at(&row, 3)?))

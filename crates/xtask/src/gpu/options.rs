@@ -30,7 +30,7 @@ pub struct GpuOptions {
     pub rounds: usize,
 
     /// Folder for gpu.md
-    #[arg(long, value_name = "DIR", default_value = "benches/results")]
+    #[arg(long, value_name = "DIR", default_value = "target/gpu-check")]
     pub out: PathBuf,
 }
 

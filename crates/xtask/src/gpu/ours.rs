@@ -22,6 +22,9 @@ pub struct ContendGpu {
     replicas: usize,
     #[arg(long, value_parser = run::precision())]
     precision: run::Precision,
+    /// cuDNN's first choice of algorithms, as with `--deterministic` of the programs.
+    #[arg(long)]
+    deterministic: bool,
     how: How,
     network: Network,
     batch: usize,
@@ -44,6 +47,7 @@ enum How {
 /// If a step fails.
 pub fn contend(job: &ContendGpu) -> Result<()> {
     functional::set_precision(job.precision);
+    functional::set_deterministic(job.deterministic);
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
     if let [only] = &devices[..] {
         functional::one_stream(only); // as a run does
