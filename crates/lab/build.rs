@@ -1,10 +1,14 @@
-//! Lists the exercises: `exercises.rs` for the program, and `variants.rs` for the tests, which has each gap, each
-//! solution and each wrong answer as a module beside its check.
+//! Lists the exercises: `exercises.rs` for the program, and for the tests `variants.rs` and `sets.rs`. `variants.rs` has
+//! each gap, each solution and each wrong answer as a module beside its check. `sets.rs` has the functions that train
+//! together: the solutions, and for each wrong answer to one of them the solutions to the others.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
+
+/// The exercises whose functions train together.
+const FUNCTIONS: usize = 5;
 
 /// An exercise has a file in each. A wrong answer is a change of the solution.
 const FOLDERS: [&str; 4] = ["exercises", "checks", "hints", "tests/wrong"];
@@ -17,6 +21,7 @@ fn main() -> Result<()> {
     }
     let names = names(&crate_dir.join("exercises"))?;
     let (mut table, mut variants) = (String::new(), Variants::default());
+    let mut train_together = vec![]; // files: the solution, then the wrong answers
     for file in &names {
         let paths = FOLDERS.map(|folder| crate_dir.join(folder).join(file));
         let [exercise, check, hint, wrong] = &paths;
@@ -29,10 +34,11 @@ fn main() -> Result<()> {
         fs::write(solution, &right)?;
         table += &format!(
             "Exercise {{ name: {name:?}, gap: include_str!({gap:?}), solution: include_str!({solution:?}), \
-             hint: include_str!({hint:?}) }},\n"
+             solution_file: {solution:?}, hint: include_str!({hint:?}) }},\n"
         );
         variants.add("gap", name, "", [gap, check]);
         variants.add("solution", name, "", [solution, check]);
+        let mut answers = vec![(String::new(), solution.clone())];
         let mistakes = fs::read_to_string(&wrong).with_context(|| format!("{wrong:?}"))?;
         for (i, part) in mistakes.split("## ").skip(1).enumerate() {
             let (says, old, new) = mistake(part).with_context(|| part.to_owned())?;
@@ -41,13 +47,37 @@ fn main() -> Result<()> {
             let answer = out.join(format!("{name}_{i}.rs"));
             fs::write(&answer, right.replace(&old, &new))?;
             variants.add("wrong", name, says, [&answer, check]);
+            let title = part.lines().next().unwrap_or_default().to_owned();
+            answers.push((title, answer));
+        }
+        if train_together.len() < FUNCTIONS {
+            train_together.push(answers);
         }
     }
     fs::write(out.join("exercises.rs"), format!("&[{table}]"))?;
     let Variants { modules, list } = variants;
     let variants = format!("{modules}const VARIANTS: &[Variant] = &[{list}];");
     fs::write(out.join("variants.rs"), variants)?;
+    fs::write(out.join("sets.rs"), sets(&train_together))?;
     Ok(())
+}
+
+/// A call of the tests' macro `sets!`: a line `set_0 "TITLE": "FILE 1" …;` for the solutions, and for each wrong answer.
+fn sets(answers: &[Vec<(String, PathBuf)>]) -> String {
+    let solutions: Vec<&PathBuf> = answers.iter().map(|of_one| &of_one[0].1).collect();
+    let mut sets = vec![(String::new(), solutions.clone())];
+    for (i, of_one) in answers.iter().enumerate() {
+        for (title, wrong) in &of_one[1..] {
+            let mut files = solutions.clone();
+            files[i] = wrong;
+            sets.push((title.clone(), files));
+        }
+    }
+    let lines = sets.iter().enumerate().map(|(i, (title, files))| {
+        let files: Vec<String> = files.iter().map(|file| format!("{file:?}")).collect();
+        format!("set_{i} {title:?}: {};\n", files.join(" "))
+    });
+    format!("sets! {{\n{}}}\n", lines.collect::<String>())
 }
 
 /// What readers begin with, and the solution. The lines after `// gap: TEXT`, up to `// end of gap`, are of the solution

@@ -33,6 +33,7 @@ mod no_circles;
 #[cfg(unix)]
 mod nothing_is_lost;
 mod nothing_is_wrong_in_silence;
+mod one_file_is_scratch;
 #[cfg(unix)]
 mod ones_own_run_goes_on;
 mod only_rounding_differs_from_pytorch;
@@ -103,6 +104,7 @@ fn run_tests() -> ExitCode {
         #[cfg(unix)]
         nothing_is_lost::trials(),
         nothing_is_wrong_in_silence::trials(),
+        one_file_is_scratch::trials(),
         #[cfg(unix)]
         ones_own_run_goes_on::trials(),
         only_rounding_differs_from_pytorch::trials(),

@@ -81,6 +81,38 @@ pub fn group_in(
     Ok(members(Some((all, order)), k, options))
 }
 
+/// As [`group`], with as many members as the schedule, which sum vectors by it. Tensors on devices are summed by the
+/// algorithm of the options.
+///
+/// ```
+/// use collective::{Schedule, Sum, group_by};
+/// // member 1 sums, and member 0 copies
+/// let rounds = vec![vec![Sum::new(1, vec![0, 1], 0)], vec![Sum::new(0, vec![1], 0)]];
+/// let members = group_by(Schedule { members: 2, chunks: 1, rounds }, Default::default())?;
+/// let sums: Vec<Vec<f32>> = std::thread::scope(|s| {
+///     let threads = members.into_iter().map(|mut member| s.spawn(move || member.all_reduce(vec![2.0]).unwrap()));
+///     let threads: Vec<_> = threads.collect();
+///     threads.into_iter().map(|t| t.join().unwrap()).collect()
+/// });
+/// assert_eq!(sums, [[4.0], [4.0]]);
+/// # Ok::<(), String>(())
+/// ```
+///
+/// # Errors
+/// If the schedule is no all-reduce: the sentence of [`Schedule::check`].
+///
+/// # Panics
+/// If it has more than 65536 members.
+pub fn group_by(schedule: Schedule, options: GroupOptions) -> Result<Vec<Member>, String> {
+    schedule.check()?;
+    let mut members = members(None, schedule.members, options);
+    let schedule = Arc::new(schedule);
+    for member in &mut members {
+        member.own = Some(schedule.clone());
+    }
+    Ok(members)
+}
+
 fn members(
     all: Option<(Box<dyn ProcessGroup>, SumOrder)>,
     k: usize,
@@ -113,6 +145,7 @@ fn members(
             local,
             locals: k,
             process_group: all.take(),
+            own: None,
             schedules: HashMap::new(),
             #[cfg(feature = "nccl")]
             nccl: None,
@@ -130,6 +163,8 @@ pub struct Member {
     pub(crate) locals: usize,
     /// Only in member 0 of a process, if there is a process group.
     process_group: Option<Box<dyn ProcessGroup>>,
+    /// The schedule of its vectors, if the group was made by one.
+    own: Option<Arc<Schedule>>,
     /// The schedules used so far, by whether the data is on devices and the number of elements.
     schedules: HashMap<(bool, usize), Arc<Schedule>>,
     /// From its first sum with NCCL on.
@@ -241,6 +276,9 @@ impl Member {
 
     /// The schedule for `len` elements; it is made once.
     pub(crate) fn schedule(&mut self, on_devices: bool, len: usize) -> Arc<Schedule> {
+        if let (false, Some(own)) = (on_devices, &self.own) {
+            return own.clone();
+        }
         let (algorithm, k) = (self.group.options.algorithm, self.locals);
         let group = self.group.clone();
         let make = || {

@@ -39,7 +39,7 @@ mod vectors;
 pub use algorithm::{Algorithm, Partial, Schedule, Sum};
 pub use barrier::Deadline;
 pub use error::Error;
-pub use group::{GroupOptions, Member, group, group_in};
+pub use group::{GroupOptions, Member, group, group_by, group_in};
 pub use order::{Addition, SumOrder};
 pub use peers::connect;
 pub use process_group::ProcessGroup;

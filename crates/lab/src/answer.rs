@@ -91,24 +91,46 @@ fn read_ends(mut stdout: impl Read) -> std::io::Result<Vec<u8>> {
 }
 
 /// Compiles an answer with its check; returns the program, or what the compiler says.
+fn compile(exercise: &Exercise, answer: &Path) -> Result<Result<PathBuf, String>> {
+    let checks = Path::new(env!("CARGO_MANIFEST_DIR")).join("checks");
+    let check = checks.join(exercise.name).with_extension("rs");
+    build(
+        "answer",
+        [
+            ("LAB_ANSWER".to_owned(), answer.to_owned()),
+            ("LAB_CHECK".to_owned(), check),
+        ],
+    )
+}
+
+/// The program that trains with these answers to exercises 1 to 5, or what the compiler says.
 ///
 /// # Errors
 /// If cargo cannot be started.
-fn compile(exercise: &Exercise, answer: &Path) -> Result<Result<PathBuf, String>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let check = root.join("checks").join(exercise.name).with_extension("rs");
+pub fn training(answers: &[PathBuf]) -> Result<Result<PathBuf, String>> {
+    let numbered = (1..).zip(answers);
+    build(
+        "train",
+        numbered.map(|(i, answer)| (format!("LAB_{i}"), answer.clone())),
+    )
+}
+
+/// Compiles a program of this crate that includes the files of some variables.
+fn build(
+    program: &str,
+    files: impl IntoIterator<Item = (String, PathBuf)>,
+) -> Result<Result<PathBuf, String>> {
     let is_colored = console::colors_enabled_stderr();
     let color = if is_colored { "always" } else { "never" };
     let is_debug = cfg!(debug_assertions);
     let profile = if is_debug { "dev" } else { "release" };
     let output = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "lab", "--bin", "answer"])
+        .args(["build", "--quiet", "--package", "lab", "--bin", program])
         .args(["--features", "answer", "--profile", profile])
         .args(["--color", color])
         .args(["--message-format", "json-render-diagnostics"])
-        .env("LAB_ANSWER", answer)
-        .env("LAB_CHECK", check)
-        .current_dir(root)
+        .envs(files)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .context("cargo")?;
     if !output.status.success() {

@@ -11,7 +11,9 @@ pub struct Exercise {
     pub gap: &'static str,
     /// The same file, filled in.
     pub solution: &'static str,
-    /// Some help with it.
+    /// A file with the solution.
+    pub solution_file: &'static str,
+    /// Some help in two steps: a question, and below an empty line the answer to it.
     pub hint: &'static str,
 }
 
@@ -36,6 +38,12 @@ impl Exercise {
         found.with_context(|| format!("there is no exercise {name:?}: they are 1 to {}", ALL.len()))
     }
 
+    /// The two steps of its hint.
+    pub fn hints(&self) -> (&'static str, &'static str) {
+        let steps = self.hint.trim_end().split_once("\n\n");
+        steps.expect("a hint has two steps")
+    }
+
     /// Its place in the order, from 1.
     pub fn number(&self) -> usize {
         let digits = self.name.split('_').next().unwrap_or_default();
@@ -46,6 +54,14 @@ impl Exercise {
     pub fn title(&self) -> &'static str {
         let line = self.gap.lines().next().unwrap_or_default();
         line.split_once(". ").map_or(line, |(_, title)| title)
+    }
+
+    /// The function to write: the title up to its colon.
+    pub fn function(&self) -> &'static str {
+        let title = self.title();
+        title
+            .split_once(": ")
+            .map_or(title, |(function, _)| function)
     }
 
     /// The task: the comment at the beginning of the file, below the title.

@@ -11,6 +11,8 @@ mod desk;
 mod exercise;
 mod judge;
 pub mod puzzle;
+pub mod race;
+pub mod training;
 
 pub use desk::Desk;
 pub use exercise::{ALL, Exercise};

@@ -1,10 +1,11 @@
 //! The command line: shows an exercise, and checks it when its file is saved.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use console::style;
-use lab::answer::{Outcome, outcome};
+use dataset::Data;
+use lab::answer::{self, Outcome, outcome};
+use lab::race::{RESNET18, race};
+use lab::training::Settings;
 use lab::{ALL, Desk, Exercise};
 
 /// Exercises to fill in: the functions of the book's page, then the parts of a trainer, then puzzles.
@@ -33,10 +37,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Print a hint
+    /// Print a hint: a question
     Hint {
         /// Number of the exercise [default: the first that is not solved]
         exercise: Option<String>,
+        /// Print the answer to the question
+        #[arg(long)]
+        line: bool,
     },
     /// Print the solution of an exercise that you solved
     Solution {
@@ -60,6 +67,16 @@ enum Verb {
     Check {
         /// Number of the exercise [default: all that you have begun]
         exercise: Option<String>,
+    },
+    /// Train LeNet with your functions of exercises 1 to 5, beside those of `scratch`
+    Train {
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Run your schedule of a puzzle on threads, in turns with star, owner, ring and tree
+    Race {
+        /// Number of the puzzle
+        puzzle: String,
     },
 }
 
@@ -95,13 +112,12 @@ fn run(cli: Cli) -> Result<()> {
     let desk = Desk::open();
     match cli.command {
         None => watch(&desk, cli.exercise.as_deref()),
-        Some(Verb::Hint { exercise }) => {
+        Some(Verb::Hint { exercise, line }) => {
             let exercise = match exercise {
                 Some(name) => Some(Exercise::find(&name)?),
                 None => desk.next()?,
             };
-            let hint = exercise.map_or("All exercises are solved.", |exercise| exercise.hint);
-            say!("{}", hint.trim_end());
+            hint(exercise, line);
             Ok(())
         }
         Some(Verb::Solution { exercise, insist }) => {
@@ -132,6 +148,81 @@ fn run(cli: Cli) -> Result<()> {
             }
             None => check_all(&desk),
         },
+        Some(Verb::Train { settings }) => train(&desk, &settings),
+        Some(Verb::Race { puzzle }) => {
+            let puzzle = Exercise::find(&puzzle)?;
+            let (json, outcome) = schedule(&desk, puzzle)?;
+            if let Outcome::Wrong(sentence) = outcome {
+                bail!("{} is not solved. {sentence}", puzzle.name);
+            }
+            say!("{}", race(&json, RESNET18)?);
+            Ok(())
+        }
+    }
+}
+
+/// Prints a step of a hint.
+fn hint(exercise: Option<&Exercise>, line: bool) {
+    let Some(exercise) = exercise else {
+        say!("All exercises are solved.");
+        return;
+    };
+    let (question, answer) = exercise.hints();
+    if line {
+        say!("{answer}");
+    } else {
+        say!("{question}\n");
+        say!(
+            "The answer: cargo run -p lab -- hint {} --line",
+            exercise.number()
+        );
+    }
+}
+
+/// Trains with the functions that are solved; the others are the solution's.
+fn train(desk: &Desk, settings: &Settings) -> Result<()> {
+    let (mut answers, mut yours, mut not_solved) = (vec![], vec![], vec![]);
+    for exercise in &ALL[..FUNCTIONS] {
+        if desk.is_solved(exercise)? {
+            answers.push(desk.copy(exercise)?);
+            yours.push(exercise.function());
+        } else {
+            answers.push(PathBuf::from(exercise.solution_file));
+            not_solved.push(exercise.function());
+        }
+    }
+    if !yours.is_empty() {
+        say!("Your functions: {}", yours.join(", "));
+    }
+    if !not_solved.is_empty() {
+        say!(
+            "Not solved yet, so the solution's: {}",
+            not_solved.join(", ")
+        );
+    }
+    let program = match patiently(|| answer::training(&answers))? {
+        Ok(program) => program,
+        Err(said) => {
+            say!("{said}");
+            bail!("the functions do not compile together");
+        }
+    };
+    let mut training = Command::new(program);
+    if let Some(data) = &settings.data {
+        training.arg("--data").arg(match data {
+            Data::Synthetic => OsStr::new("synthetic"),
+            Data::Dir(dir) => dir.as_os_str(),
+        });
+    }
+    training.args(["--epochs", &settings.epochs.to_string()]);
+    if let Some(limit) = settings.limit_train {
+        training.args(["--limit-train", &limit.to_string()]);
+    }
+    let status = training.status().context("the training")?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) => std::process::exit(code), // it has said why
+        None => bail!("the training ended: {status}"),
     }
 }
 
@@ -175,6 +266,13 @@ fn watch(desk: &Desk, first: Option<&str>) -> Result<()> {
 
 /// Prints the schedule of an answer, right or wrong.
 fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
+    let (json, _) = schedule(desk, puzzle)?;
+    say!("{json}");
+    Ok(())
+}
+
+/// The schedule of an answer as JSON, and whether it is right.
+fn schedule(desk: &Desk, puzzle: &Exercise) -> Result<(String, Outcome)> {
     let (name, first) = (puzzle.name, PUZZLES.first);
     if puzzle.number() < first {
         bail!("{name} is no puzzle: they are {first} to {}", ALL.len());
@@ -183,24 +281,26 @@ fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
     let path = desk.copy(puzzle)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("schedule.json");
-    let wrong = match outcome(puzzle, &path, Some(&file))? {
-        Outcome::NotCompiled(said) => {
+    let outcome = patiently(|| outcome(puzzle, &path, Some(&file)))?;
+    let json = fs::read_to_string(file).ok();
+    match (json, outcome) {
+        (Some(json), outcome) => Ok((json, outcome)),
+        (None, Outcome::NotCompiled(said)) => {
             let _ = writeln!(std::io::stderr(), "{said}");
-            "It does not compile.".to_owned()
+            bail!("{name} does not compile")
         }
-        Outcome::Wrong(sentence) => sentence,
-        Outcome::Right => String::new(),
-    };
-    match fs::read_to_string(file) {
-        Ok(json) => say!("{json}"),
-        Err(_) => bail!("{name} gives no schedule. {wrong}"),
+        (None, Outcome::Wrong(sentence)) => bail!("{name} gives no schedule. {sentence}"),
+        (None, Outcome::Right) => bail!("{name} gives no schedule"),
     }
-    Ok(())
 }
 
 /// Checks the exercises that the reader has begun.
 fn check_all(desk: &Desk) -> Result<()> {
     let begun: Vec<&Exercise> = ALL.iter().filter(|exercise| desk.has(exercise)).collect();
+    if begun.is_empty() {
+        say!("You have not begun an exercise. This begins the first one: cargo run -p lab");
+        return Ok(());
+    }
     let mut open = 0;
     for exercise in &begun {
         open += usize::from(!check(desk, exercise)?);
@@ -223,7 +323,14 @@ fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
         Outcome::Right => {
             say!("{} Right.", style("✓").green().bold());
             let number = exercise.number();
-            say!("  Compare: cargo run -p lab -- solution {number}\n");
+            say!("  Compare: cargo run -p lab -- solution {number}");
+            if number >= PUZZLES.first {
+                say!("  Run it on threads: cargo run -p lab -- race {number}");
+            }
+            if number == FUNCTIONS {
+                say!("  Train with your functions: cargo run -p lab -- train");
+            }
+            say!("");
             if let Err(error) = desk.solve(exercise, &answer) {
                 say!("It is not noted: {error:#}\n");
             }
@@ -272,6 +379,9 @@ const SECTIONS: [Section; 3] = [
     },
     PUZZLES,
 ];
+
+/// The exercises whose functions train together: those of the first section.
+const FUNCTIONS: usize = 5;
 
 const PUZZLES: Section = Section {
     name: "puzzles",

@@ -1,0 +1,293 @@
+//! Training with the reader's functions of exercises 1 to 5, beside those of `scratch`.
+//!
+//! [`agree`] compares a few steps, number by number. [`train`] trains on Fashion-MNIST, on one device and on two of one
+//! core each, and prints accuracy, time and speed-up.
+
+use std::iter::zip;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
+use clap::Args;
+use d2l::{Animator, Param};
+use dataset::{Data, DataIter};
+
+/// The function of exercise 1.
+pub type GetParams = fn(&[Tensor], &Device) -> candle_core::Result<Vec<Param>>;
+
+/// The function of exercise 4: images, labels, replicas, devices and the learning rate to the mean loss.
+pub type TrainBatch =
+    fn(&Tensor, &Tensor, &[Vec<Param>], &[Device], f64) -> candle_core::Result<f32>;
+
+/// The function of exercise 5: replicas, devices and minibatches to the fraction of correct predictions.
+pub type Accuracy = fn(&[Vec<Param>], &[Device], &[Minibatch]) -> candle_core::Result<f64>;
+
+/// Images and labels.
+pub type Minibatch = (Tensor, Tensor);
+
+/// The functions that a training calls. `train_batch` and `accuracy` call `allreduce` and `split_batch`.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Functions {
+    pub get_params: GetParams,
+    pub train_batch: TrainBatch,
+    pub accuracy: Accuracy,
+}
+
+/// Those of `scratch`. As in the book, device 0 alone computes the accuracy.
+pub const SCRATCH: Functions = Functions {
+    get_params: scratch::get_params,
+    train_batch: |x, y, replicas, devices, lr| {
+        scratch::train_batch(x, y, replicas, devices, lr)?.mean()
+    },
+    accuracy: |replicas, _, minibatches| {
+        let (mut right, mut all) = (0, 0);
+        for (x, y) in minibatches {
+            right += d2l::accuracy(&scratch::lenet(x, &replicas[0])?.eval()?, y)?;
+            all += y.dim(0)?;
+        }
+        Ok(right as f64 / all as f64)
+    },
+};
+
+/// The largest relative difference between the losses of `yours` and of `scratch`: a few steps on 1, 2 and 3 devices,
+/// with shards of different sizes.
+///
+/// # Errors
+/// If the functions fail, or a loss, an accuracy or a replica is not as it should be: a sentence.
+pub fn agree(yours: &Functions) -> Result<f64> {
+    const STEPS: u64 = 4;
+    const ROUNDING: f64 = 1e-5;
+    // ten times the book's weights, because its first losses are all ln 10
+    let scaled = scratch::init_params(0)?.into_iter().map(|p| p * 10.0);
+    let params = scaled.collect::<candle_core::Result<Vec<_>>>()?;
+    let minibatch = |seed: u64, n: usize| -> Result<Minibatch> {
+        let x = d2l::uniform(&mut d2l::rng(seed), 0.0, 1.0, (n, 1, 28, 28))?;
+        let y = Tensor::from_iter((0..n as u32).map(|i| 7 * i % 10), &Device::Cpu)?;
+        Ok((x, y))
+    };
+    let mut worst = 0f64;
+    for k in 1..=3 {
+        let (devices, on) = (vec![Device::Cpu; k], format!("on {k} devices"));
+        let replicas_of = |functions: &Functions| {
+            let copies = devices
+                .iter()
+                .map(|device| (functions.get_params)(&params, device));
+            copies.collect::<candle_core::Result<Vec<_>>>()
+        };
+        let (replicas, theirs) = (replicas_of(yours)?, replicas_of(&SCRATCH)?);
+        for step in 1..=STEPS {
+            let (x, y) = minibatch(step, 31)?;
+            let loss = (yours.train_batch)(&x, &y, &replicas, &devices, 0.1)?;
+            let right = (SCRATCH.train_batch)(&x, &y, &theirs, &devices, 0.1)?;
+            let apart = f64::from((loss - right).abs() / right);
+            ensure!(
+                apart < ROUNDING,
+                "{on}, your loss of step {step} is {loss:.5}, and that of `scratch` is {right:.5}"
+            );
+            worst = worst.max(apart);
+        }
+        ensure!(
+            same(&replicas)?,
+            "{on}, your replicas differ after {STEPS} steps"
+        );
+        let test = [minibatch(11, 31)?, minibatch(12, 31)?, minibatch(13, 8)?];
+        let accuracy = (yours.accuracy)(&replicas, &devices, &test)?;
+        let right = (SCRATCH.accuracy)(&replicas, &devices, &test)?;
+        ensure!(
+            (accuracy - right).abs() < ROUNDING,
+            "{on}, your accuracy is {accuracy:.4}, and that of `scratch` is {right:.4} with the same replicas"
+        );
+    }
+    Ok(worst)
+}
+
+/// Whether all replicas have the same parameters, up to rounding.
+fn same(replicas: &[Vec<Param>]) -> Result<bool> {
+    let values = |param: &Param| param.flatten_all()?.to_vec1::<f32>();
+    for replica in replicas {
+        for (own, first) in zip(replica, &replicas[0]) {
+            let (own, first) = (values(own)?, values(first)?);
+            let is_near = |(a, b): (f32, f32)| (a - b).abs() <= 1e-5;
+            if !zip(own, first).all(is_near) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// What is trained on, and for how long.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// Folder with the IDX files of Fashion-MNIST, or `synthetic` [default: download it]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<Data>,
+    /// Number of epochs; the book has 10
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub epochs: usize,
+    /// Train on the first N images only
+    #[arg(long, value_name = "N")]
+    pub limit_train: Option<usize>,
+}
+
+/// The book's minibatch and learning rate.
+const BATCH_SIZE: usize = 256;
+const LR: f64 = 0.2;
+
+/// A training of LeNet on some devices of one core each.
+struct Run<'a> {
+    functions: &'a Functions,
+    devices: Vec<Device>,
+    replicas: Vec<Vec<Param>>,
+    /// Of each epoch; the accuracy is computed afterwards.
+    seconds: Vec<f64>,
+    accuracy: Vec<f64>,
+}
+
+impl<'a> Run<'a> {
+    fn new(functions: &'a Functions, k: usize) -> Result<Self> {
+        let (devices, params) = (vec![Device::Cpu; k], scratch::init_params(0)?);
+        let copies = devices
+            .iter()
+            .map(|device| (functions.get_params)(&params, device));
+        let replicas = copies.collect::<candle_core::Result<_>>()?;
+        Ok(Self {
+            functions,
+            devices,
+            replicas,
+            seconds: vec![],
+            accuracy: vec![],
+        })
+    }
+
+    fn epoch(&mut self, train: &DataIter, test: &[Minibatch]) -> Result<()> {
+        let Self {
+            functions,
+            devices,
+            replicas,
+            ..
+        } = self;
+        let k = devices.len();
+        d2l::share_cores(Some(k), k); // a core for each device
+        let start = Instant::now();
+        for batch in train.epoch(self.seconds.len() + 1) {
+            let (x, y) = batch?;
+            let loss = (functions.train_batch)(&x, &y, replicas, devices, LR)?;
+            ensure!(loss.is_finite(), "the loss is {loss}");
+        }
+        self.seconds.push(start.elapsed().as_secs_f64());
+        self.accuracy
+            .push((functions.accuracy)(replicas, devices, test)?);
+        Ok(())
+    }
+
+    /// Its last accuracy and its time, as a column of the table of epochs.
+    fn last(&self) -> Result<String> {
+        let accuracy = self.accuracy.last().context("no epoch")?;
+        let seconds = self.seconds.last().context("no epoch")?;
+        Ok(format!("{accuracy:.3} {seconds:5.2} s"))
+    }
+}
+
+/// Trains with `yours` and with `scratch`, on one device and on two, an epoch of each in turn. Prints a row for each
+/// epoch, the curve, and the comparison with the book.
+///
+/// # Errors
+/// If the data cannot be loaded, or a function fails.
+pub fn train(yours: &Functions, settings: &Settings) -> Result<()> {
+    let cores = d2l::cores(); // before the runs limit them
+    match agree(yours) {
+        Ok(0.0) => println!(
+            "Steps on 1, 2 and 3 devices: your losses are those of `scratch`, bit for bit."
+        ),
+        Ok(worst) => println!(
+            "Steps on 1, 2 and 3 devices: your losses are those of `scratch` up to rounding,\n\
+             {worst:.0e} of the loss."
+        ),
+        Err(error) => println!("✗ Your functions together are not those of `scratch`: {error:#}."),
+    }
+    let data = dataset::load(&dataset::Options {
+        data: settings.data.clone(),
+        limit_train: settings.limit_train,
+        ..dataset::Options::default()
+    })?;
+    println!("{}", data.source.line);
+    println!(
+        "LeNet, minibatches of {BATCH_SIZE} images, learning rate {LR}; a device is one core."
+    );
+    println!("Test accuracy after each epoch, and the time to train it:\n");
+    let (train_iter, test_iter) = data.iters(BATCH_SIZE)?;
+    let test = test_iter
+        .in_order()
+        .collect::<candle_core::Result<Vec<_>>>()?;
+
+    let mut runs = vec![];
+    for functions in [yours, &SCRATCH] {
+        runs.push(Run::new(functions, 1)?);
+        runs.push(Run::new(functions, 2)?);
+    }
+    println!("epoch  yours: 1 device      2 devices  scratch: 1 device      2 devices");
+    for epoch in 1..=settings.epochs {
+        let mut row = format!("{epoch:>5}");
+        for (run, width) in zip(&mut runs, [17, 15, 19, 15]) {
+            run.epoch(&train_iter, &test)?;
+            row += &format!("{:>width$}", run.last()?);
+        }
+        println!("{row}");
+    }
+    let [one, two, their_one, their_two] = &runs[..] else {
+        unreachable!("there are four runs");
+    };
+    if let Some(curve) = curve(two)? {
+        println!("\nYours on two devices, {curve}");
+    }
+    println!("\n                  test accuracy          seconds an epoch   speed-up of");
+    println!("              1 device  2 devices     1 device  2 devices   2 devices");
+    println!("{}", compared("yours", one, two));
+    println!("{}", compared("scratch", their_one, their_two));
+    // as the book prints them in 13.5.6
+    println!("book, MXNet       0.85       0.84         2.5         4.9      0.51");
+    println!("book, PyTorch     0.84       0.83         2.6         2.6      1.00");
+    println!("\nTime: the median epoch. In brackets: the lowest and the highest speed-up.");
+    if !same(&two.replicas)? {
+        println!("✗ Your two replicas differ after the training.");
+    }
+    if cores < 2 {
+        println!("This machine has one core, so two devices take turns.");
+    }
+    Ok(())
+}
+
+/// The accuracies of all epochs as text, where there are several.
+fn curve(run: &Run) -> Result<Option<String>> {
+    let epochs = run.accuracy.len() as f64;
+    let mut animator = Animator::new("epoch", &["test accuracy"], (1.0, epochs.max(2.0)));
+    for (epoch, accuracy) in (1..).zip(&run.accuracy) {
+        animator.add(f64::from(epoch), &[*accuracy])?;
+    }
+    Ok(animator.text(0, 78))
+}
+
+/// A row of the last table.
+fn compared(name: &str, one: &Run, two: &Run) -> String {
+    let last = |run: &Run| run.accuracy.last().copied().unwrap_or_default();
+    let mut ratios: Vec<f64> = zip(&one.seconds, &two.seconds)
+        .map(|(a, b)| a / b)
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let [seconds, of_two] = [one, two].map(|run| median(&run.seconds));
+    let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
+    format!(
+        "{name:13} {:>8.3} {:>10.3} {seconds:>11.2} {of_two:>11.2} {:>9.2} ({low:.2} to {high:.2})",
+        last(one),
+        last(two),
+        seconds / of_two
+    )
+}
+
+fn median(all: &[f64]) -> f64 {
+    let mut all = all.to_vec();
+    all.sort_by(f64::total_cmp);
+    (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0
+}

@@ -1,0 +1,113 @@
+//! The example `ddp_in_one_file` takes the steps of the page's `train_batch`, without a line of this project.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use candle_core::{Device, Tensor, Var};
+
+use crate::kit::{copies, cpus, formula_batch, largest_difference, root, says};
+
+#[path = "../../examples/ddp_in_one_file.rs"]
+#[expect(dead_code, reason = "it is a program")]
+mod example;
+
+trials![
+    its_steps_are_those_of_scratch,
+    all_its_devices_end_with_the_same_bits,
+    a_device_that_fails_ends_the_others,
+    it_is_short_and_has_nothing_of_ours,
+];
+
+const LR: f64 = 0.05;
+
+/// How far losses may be apart, in proportion: ten times what was measured.
+const LOSSES: f32 = 1e-6;
+/// The same for parameters, in proportion to how far they have moved.
+const PARAMS: f32 = 4e-5;
+
+/// With the weights of `init_params` the gradients would be tiny.
+fn params() -> candle_core::Result<Vec<Tensor>> {
+    let params = scratch::init_params(0)?.into_iter();
+    params.map(|w| w * 10.0).collect()
+}
+
+/// Neither two devices nor three divide all of them.
+fn batches() -> candle_core::Result<Vec<(Tensor, Tensor)>> {
+    let sizes = (0..).zip([7, 8, 7, 8, 7]);
+    sizes.map(|(s, n)| formula_batch(s, n)).collect()
+}
+
+fn its_steps_are_those_of_scratch() -> Result<()> {
+    let (params, batches) = (params()?, batches()?);
+    for k in [1, 2, 3] {
+        let device_params = copies(&params, k)?;
+        let step = |(x, y): &(Tensor, Tensor)| {
+            scratch::train_batch(x, y, &device_params, &cpus(k), LR)?.mean()
+        };
+        let expected = batches.iter().map(step);
+        let expected: Vec<f32> = expected.collect::<Result<_, _>>()?;
+        for (rank, (w, losses)) in example::train(&params, &batches, k, LR)?.iter().enumerate() {
+            let place = format!("device {rank} of {k}");
+            ensure!(losses.len() == expected.len(), "{place}: {losses:?}");
+            for (a, b) in losses.iter().zip(&expected) {
+                let apart = (a - b).abs() / b;
+                ensure!(apart <= LOSSES, "{place}: a loss of {a} is not {b}");
+            }
+            ensure!(w.len() == params.len(), "{place}: {} parameters", w.len());
+            for (i, (a, b)) in w.iter().zip(&device_params[0]).enumerate() {
+                let apart = largest_difference(a, b)? / largest_difference(b, &params[i])?;
+                ensure!(apart <= PARAMS, "{place}: parameter {i} is {apart:e} apart");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn all_its_devices_end_with_the_same_bits() -> Result<()> {
+    let bits = |w: &Var| -> Result<Vec<u32>> {
+        let values = w.flatten_all()?.to_vec1::<f32>()?;
+        Ok(values.into_iter().map(f32::to_bits).collect())
+    };
+    let devices = example::train(&params()?, &batches()?, 3, LR)?;
+    ensure!(devices.len() == 3, "{} devices", devices.len());
+    for i in 0..8 {
+        let [a, b, c] = [0, 1, 2].map(|rank| bits(&devices[rank].0[i]));
+        let a = a?;
+        ensure!(a == b? && a == c?, "parameter {i} differs");
+    }
+    Ok(())
+}
+
+/// It does not wait for what will not come.
+fn a_device_that_fails_ends_the_others() -> Result<()> {
+    let (x, _) = formula_batch(0, 7)?;
+    let no_class = Tensor::new(&[0u32, 0, 0, 0, 0, 0, 10], &Device::Cpu)?; // for the last device
+    says(
+        "closed channel",
+        example::train(&params()?, &[(x, no_class)], 3, LR),
+    )
+}
+
+fn it_is_short_and_has_nothing_of_ours() -> Result<()> {
+    let text = fs::read_to_string(root().join("examples/ddp_in_one_file.rs"))?;
+    let lines = text.lines().count();
+    ensure!(lines <= 150, "it has {lines} lines, 150 at most");
+    let crates = ["std", "anyhow", "candle_core", "candle_nn"];
+    for path in text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("use "))
+    {
+        let name = path.split("::").next().unwrap_or_default();
+        ensure!(crates.contains(&name), "it uses {path}");
+    }
+    // without `use` as well
+    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
+    let ours = manifest.lines().filter(|line| line.contains("{ path = \""));
+    let ours: Vec<_> = ours.filter_map(|line| line.split(' ').next()).collect();
+    ensure!(ours.contains(&"scratch"), "{ours:?}");
+    for name in ours {
+        let path = format!("{}::", name.replace('-', "_"));
+        ensure!(!text.contains(&path), "it has {path}");
+    }
+    Ok(())
+}
