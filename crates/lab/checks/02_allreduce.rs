@@ -28,6 +28,10 @@ pub fn check() -> Result<()> {
                 }
                 x if x == so_far => "is only a part: the sum was not complete when you wrote it",
                 x if x == sum + own[0] => "has the tensor of device 0 in it 2 times",
+                x if x == sum / k as f32 => "is the mean of all tensors: do not divide the sum",
+                x if i > 0 && x == 2.0 * sum - own[0] => {
+                    "has some values twice, because data[0] was the sum already: compute the sum once, then copy it"
+                }
                 _ => "is not the sum of all tensors",
             };
             bail!("In a list of {k}, data[{i}] {why}.\n  yours: {yours:?}\n  right: {right:?}");

@@ -28,6 +28,12 @@ fn split(right: &[Vec<u32>]) -> Result<()> {
     let (n, k) = (right.concat().len(), right.len());
     let y = Tensor::new(right.concat(), &Device::Cpu)?;
     let (x_shards, y_shards) = split_batch(&y.unsqueeze(1)?, &y, &vec![Device::Cpu; k])?;
+    for (what, len) in [("x", x_shards.len()), ("y", y_shards.len())] {
+        ensure!(
+            len == k,
+            "With n = {n} and k = {k}, you return {len} shards of {what}. Each device needs one, even if it is empty."
+        );
+    }
     for y in &y_shards {
         let dims = y.dims();
         ensure!(dims.len() == 1, "A shard of y has the shape {dims:?}: is it cut from x?");

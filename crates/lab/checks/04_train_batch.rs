@@ -23,7 +23,17 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
     let devices = vec![Device::Cpu; k];
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let replicas = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let loss = train_batch(&x, &y, &replicas, &devices, 0.5)?;
+    let loss = train_batch(&x, &y, &replicas, &devices, 0.5);
+    // W1 and b1, the first two parameters of a device
+    let shapes = "shape mismatch in add, lhs: [20, 1, 3, 3], rhs: [20]";
+    if let Err(error) = &loss {
+        ensure!(
+            !error.to_string().contains(shapes),
+            "`allreduce` adds tensors of different shapes: [20, 1, 3, 3] and [20]. Did you give it all parameters of \
+             one device? Give it one parameter of all devices."
+        );
+    }
+    let loss = loss?;
 
     for j in 1..k {
         let (first, other) = (b4(&replicas[0])?, b4(&replicas[j])?);

@@ -7,7 +7,8 @@
 // Let n be the number of examples and k the number of devices. Often k does not
 // divide n. Then each of the first n % k shards has one more example than the
 // others. So 5 examples on 3 devices make shards of 2, 2 and 1. With fewer
-// examples than devices, the last shards are empty.
+// examples than devices, the last shards are empty, but each device still gets
+// one.
 //
 // `num_examples(x, y)` returns n, or an error if x and y have different numbers
 // of examples. `x.narrow(0, start, len)` returns `len` examples from number

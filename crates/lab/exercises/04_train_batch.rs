@@ -3,7 +3,8 @@
 // A step has four parts (book: 13.5.6), and two of them are here already.
 // `split_batch` splits the minibatch. `backward` computes the loss and the
 // gradients of each shard. The loss of a shard is the *sum* over its examples.
-// The gradient of parameter i of a replica w is now in `w[i].grad()`.
+// `device_params` has one replica for each device. The gradient of parameter i
+// of a replica w is now in `w[i].grad()`.
 //
 // Write the other two parts. For each parameter, sum the gradients of all
 // devices. `allreduce` sums a list of `Var`, with one `Var` for each device. A

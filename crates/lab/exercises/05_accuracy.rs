@@ -5,9 +5,9 @@
 // shards, as in training. Each device predicts the classes of its shard with
 // its own replica.
 //
-// Return the accuracy over all minibatches: the fraction of examples whose
-// class is predicted correctly. Shards may have different sizes, and so may
-// minibatches. Which numbers can you add, and which not?
+// Return the accuracy over all minibatches, a number from 0 to 1: the fraction
+// of examples whose class is predicted correctly. Shards may have different
+// sizes, and so may minibatches. Which numbers can you add, and which not?
 //
 // `split_batch(x, y, devices)` returns the shards of x and of y.
 // `on_each(devices, (x_shards, y_shards, device_params), f)` calls `f` on all
