@@ -1,6 +1,6 @@
-// 21. Puzzle: five devices
+// 22. Puzzle: five devices
 //
-// Five is no power of two, so the halves of puzzle 13 do not fit. The owner has
+// Five is no power of two, so the halves of puzzle 14 do not fit. The owner has
 // 8 messages one after the other. The tree has 6, but 6 N bytes go through its
 // busiest devices. Write an all-reduce of five devices with
 //

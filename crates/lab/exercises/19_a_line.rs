@@ -1,4 +1,4 @@
-// 18. Puzzle: a line
+// 19. Puzzle: a line
 //
 // Four devices stand in a line, and only neighbors have links: 0 and 1, 1 and
 // 2, 2 and 3. Write an all-reduce that sums every chunk as 0+1+2+3, the order

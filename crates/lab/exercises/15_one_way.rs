@@ -1,4 +1,4 @@
-// 14. Puzzle: one-way links
+// 15. Puzzle: one-way links
 //
 // Four devices have only four links, and each link works in one direction:
 //

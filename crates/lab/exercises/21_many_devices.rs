@@ -1,4 +1,4 @@
-// 20. Puzzle: many devices
+// 21. Puzzle: many devices
 //
 // LeNet's gradient has 516,272 bytes. On 256 devices with links of 16 GB/s and
 // a latency of 10 µs, the owner takes 5.16 ms and the tree takes 0.68 ms. Write
@@ -16,7 +16,7 @@
 // Puzzle 12 explains `Schedule`, `add` and `copy`.
 
 // gap:
-// The halves of puzzle 13, for any power of two. In a round with the distance
+// The halves of puzzle 14, for any power of two. In a round with the distance
 // d, each device exchanges d chunks with the device at the distance d. It adds
 // the chunks that it keeps. After log2(k) rounds it has the sum of one chunk.
 // Then the sums are copied back the same way. That is 2 log2(k) messages with 2

@@ -1,4 +1,4 @@
-// 15. Puzzle: a server
+// 16. Puzzle: a server
 //
 // Device 0 is a server, and devices 1, 2 and 3 have links only to it and from
 // it. The star uses only these links. The server first receives 3 N bytes, and

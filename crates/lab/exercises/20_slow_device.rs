@@ -1,4 +1,4 @@
-// 19. Puzzle: a slow device
+// 20. Puzzle: a slow device
 //
 // The links among devices 0, 1 and 2 carry 10 GB/s. The links to and from
 // device 3 carry only 1 GB/s. No link has a latency. Write an all-reduce of 1

@@ -1,8 +1,9 @@
-// 13. Puzzle: four devices, four messages
+// 14. Puzzle: four devices, four messages
 //
 // A message takes some time to begin, its latency, and some time for its bytes.
-// The tree has few messages. The owner sends few bytes. Now write an all-reduce
-// of four devices that does both:
+// The pairs of puzzle 13 need only 4 messages, but 2 N bytes. The owner needs
+// only 1.5 N bytes, but 6 messages. Now write an all-reduce of four devices
+// that does both, with as many chunks as you like:
 //
 // * at most 4 messages one after the other,
 // * at most 1.5 N bytes through the busiest device.
@@ -12,12 +13,9 @@
 // them one after the other. It sends and receives at the same time. In each
 // round, the device with most messages counts.
 //
-// Neither number can be smaller. The page "Communication" shows that 2 (k - 1)
-// / k * N bytes are needed, with k = 4. For the messages: after one message, a
-// device has the sum of two values at most. After two messages, it has the sum
-// of four. Only one device can have it then, because a chunk is not written
-// while it is read. Each further message at most doubles the number of devices
-// that have the sum. So all four have it after two more messages.
+// Neither number can be smaller. Puzzle 13 shows that 4 messages are needed.
+// The page "Communication" shows that 2 (k - 1) / k * N bytes are needed, with
+// k = 4.
 //
 // Puzzle 12 explains `Schedule`, `add` and `copy`.
 

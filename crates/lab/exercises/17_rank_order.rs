@@ -1,7 +1,7 @@
-// 16. Puzzle: the bits of the star
+// 17. Puzzle: the bits of the star
 //
 // The star sums in the order of the devices: 0+1+2+3. The ring and the halves
-// of puzzle 13 sum in other orders, so their bits can differ. Write an
+// of puzzle 14 sum in other orders, so their bits can differ. Write an
 // all-reduce of four devices that sums every chunk as 0+1+2+3, with
 //
 // * at most 1.5 N bytes through the busiest device,
