@@ -65,7 +65,12 @@ fn every_exercise_has_a_title_a_task_and_a_hint() -> Result<()> {
     for (number, exercise) in (1..).zip(ALL) {
         let name = exercise.name;
         ensure!(exercise.number() == number, "{name} is number {number}");
-        let texts = [exercise.title(), &exercise.task(), exercise.hint];
+        let (question, answer) = exercise.hints();
+        ensure!(
+            question.ends_with('?') && !answer.contains("\n\n"),
+            "{name}: the hint"
+        );
+        let texts = [exercise.title(), &exercise.task(), question, answer];
         let are_there = texts.iter().all(|text| text.len() > 10);
         ensure!(are_there, "{name}: {texts:?}");
         let lines = exercise.gap.lines().count();
