@@ -1,6 +1,6 @@
 // Steps with even, uneven and empty shards: the replicas stay the same, and the step and the loss are right.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use candle_core::{Device, Tensor};
 use d2l::Param;
 use lab::same;
@@ -23,17 +23,7 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
     let devices = vec![Device::Cpu; k];
     let copies = devices.iter().map(|d| scratch::get_params(&params, d));
     let replicas = copies.collect::<candle_core::Result<Vec<_>>>()?;
-    let loss = train_batch(&x, &y, &replicas, &devices, 0.5);
-    // W1 and b1, the first two parameters of a device
-    let shapes = "shape mismatch in add, lhs: [20, 1, 3, 3], rhs: [20]";
-    if let Err(error) = &loss {
-        ensure!(
-            !error.to_string().contains(shapes),
-            "`allreduce` adds tensors of different shapes: [20, 1, 3, 3] and [20]. Did you give it all parameters of \
-             one device? Give it one parameter of all devices."
-        );
-    }
-    let loss = loss?;
+    let loss = train_batch(&x, &y, &replicas, &devices, 0.5).map_err(of_one_device)?;
 
     for j in 1..k {
         let (first, other) = (b4(&replicas[0])?, b4(&replicas[j])?);
@@ -53,17 +43,11 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
     let (yours, right) = (b4(&replicas[0])?, b4(&one)?);
     let ratio = yours[0] / right[0];
     if (0..4).all(|i| (yours[i] - ratio * right[i]).abs() < 1e-5) {
-        let is = |factor: f32| (ratio - factor).abs() < 1e-3;
-        let why = match k as f32 {
-            _ if is(0.0) => "update each replica with `sgd`",
-            k if is(k) => "divide by the whole minibatch, not by a shard",
-            k if is(1.0 / k) => "the gradients are divided twice, by examples and devices",
-            _ => "divide the sum of the gradients by the number of examples, and only once",
-        };
         ensure!(
-            is(1.0),
-            "{what}, your step is {ratio:.3} times the right one: {why}.\n  \
-             yours: b4[..4] = {yours:.4?}\n  right: b4[..4] = {right:.4?}"
+            (ratio - 1.0).abs() < 1e-3,
+            "{what}, your step is {ratio:.3} times the right one: {}.\n  \
+             yours: b4[..4] = {yours:.4?}\n  right: b4[..4] = {right:.4?}",
+            why_so_long(ratio, k)
         );
     }
     ensure!(
@@ -81,6 +65,30 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
          yours: {loss:.4}\n  right: {right_loss:.4}"
     );
     Ok(())
+}
+
+/// An error of the addition of W1 and b1, the first two parameters of a device.
+fn of_one_device(error: candle_core::Error) -> anyhow::Error {
+    let shapes = "shape mismatch in add, lhs: [20, 1, 3, 3], rhs: [20]";
+    if error.to_string().contains(shapes) {
+        anyhow!(
+            "`allreduce` adds tensors of different shapes: [20, 1, 3, 3] and [20]. Did you give it all parameters of \
+             one device? Give it one parameter of all devices."
+        )
+    } else {
+        error.into()
+    }
+}
+
+/// What a step of `ratio` times the right length probably is.
+fn why_so_long(ratio: f32, k: usize) -> &'static str {
+    let is = |factor: f32| (ratio - factor).abs() < 1e-3;
+    match k as f32 {
+        _ if is(0.0) => "update each replica with `sgd`",
+        k if is(k) => "divide by the whole minibatch, not by a shard",
+        k if is(1.0 / k) => "the gradients are divided twice, by examples and devices",
+        _ => "divide the sum of the gradients by the number of examples, and only once",
+    }
 }
 
 /// Values of the bias b4, which begins with zeros, so that they are its step.

@@ -3,7 +3,9 @@
 //! [`agree`] compares a few steps, number by number. [`train`] trains on Fashion-MNIST, on one device and on two of one
 //! core each, and prints accuracy, time and speed-up.
 
+use std::io::Write;
 use std::iter::zip;
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -125,8 +127,8 @@ pub struct Settings {
     #[arg(long, value_name = "DIR")]
     pub data: Option<Data>,
     /// Number of epochs; the book has 10
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub epochs: usize,
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub epochs: NonZeroUsize,
     /// Train on the first N images only
     #[arg(long, value_name = "N")]
     pub limit_train: Option<usize>,
@@ -191,71 +193,92 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Trains with `yours` and with `scratch`, on one device and on two, an epoch of each in turn. Prints a row for each
+/// Trains with `yours` and with `scratch`, on one device and on two, an epoch of each in turn. Writes a row for each
 /// epoch, the curve, and the comparison with the book.
 ///
 /// # Errors
-/// If the data cannot be loaded, or a function fails.
-pub fn train(yours: &Functions, settings: &Settings) -> Result<()> {
+/// If the data cannot be loaded, a function fails, or nothing can be written.
+pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Result<()> {
     let cores = d2l::cores(); // before the runs limit them
     match agree(yours) {
-        Ok(0.0) => println!(
+        Ok(0.0) => writeln!(
+            to,
             "Steps on 1, 2 and 3 devices: your losses are those of `scratch`, bit for bit."
         ),
-        Ok(worst) => println!(
+        Ok(worst) => writeln!(
+            to,
             "Steps on 1, 2 and 3 devices: your losses are those of `scratch` up to rounding,\n\
              {worst:.0e} of the loss."
         ),
-        Err(error) => println!("✗ Your functions together are not those of `scratch`: {error:#}."),
-    }
+        Err(error) => writeln!(
+            to,
+            "✗ Your functions together are not those of `scratch`: {error:#}."
+        ),
+    }?;
     let data = dataset::load(&dataset::Options {
         data: settings.data.clone(),
         limit_train: settings.limit_train,
         ..dataset::Options::default()
     })?;
-    println!("{}", data.source.line);
-    println!(
-        "LeNet, minibatches of {BATCH_SIZE} images, learning rate {LR}; a device is one core."
-    );
-    println!("Test accuracy after each epoch, and the time to train it:\n");
+    writeln!(
+        to,
+        "{}\n\
+         LeNet, minibatches of {BATCH_SIZE} images, learning rate {LR}; a device is one core.\n\
+         Test accuracy after each epoch, and the time to train it:\n",
+        data.source.line
+    )?;
     let (train_iter, test_iter) = data.iters(BATCH_SIZE)?;
-    let test = test_iter
-        .in_order()
-        .collect::<candle_core::Result<Vec<_>>>()?;
-
-    let mut runs = vec![];
-    for functions in [yours, &SCRATCH] {
-        runs.push(Run::new(functions, 1)?);
-        runs.push(Run::new(functions, 2)?);
-    }
-    println!("epoch  yours: 1 device      2 devices  scratch: 1 device      2 devices");
-    for epoch in 1..=settings.epochs {
-        let mut row = format!("{epoch:>5}");
+    let batches = test_iter.in_order();
+    let test = batches.collect::<candle_core::Result<Vec<Minibatch>>>()?;
+    let mut runs = [
+        Run::new(yours, 1)?,
+        Run::new(yours, 2)?,
+        Run::new(&SCRATCH, 1)?,
+        Run::new(&SCRATCH, 2)?,
+    ];
+    writeln!(
+        to,
+        "epoch  yours: 1 device      2 devices  scratch: 1 device      2 devices"
+    )?;
+    for epoch in 1..=settings.epochs.get() {
+        write!(to, "{epoch:>5}")?;
         for (run, width) in zip(&mut runs, [17, 15, 19, 15]) {
             run.epoch(&train_iter, &test)?;
-            row += &format!("{:>width$}", run.last()?);
+            write!(to, "{:>width$}", run.last()?)?;
+            to.flush()?;
         }
-        println!("{row}");
+        writeln!(to)?;
     }
-    let [one, two, their_one, their_two] = &runs[..] else {
-        unreachable!("there are four runs");
-    };
-    if let Some(curve) = curve(two)? {
-        println!("\nYours on two devices, {curve}");
-    }
-    println!("\n                 test accuracy       seconds an epoch   speed-up of two");
-    println!("              1 device  2 devices   1 device  2 devices");
-    println!("{}", compared("yours", one, two));
-    println!("{}", compared("scratch", their_one, their_two));
-    // as the book prints them in 13.5.6
-    println!("book, MXNet       0.85       0.84       2.5        4.9   0.51");
-    println!("book, PyTorch     0.84       0.83       2.6        2.6   1.00");
-    println!("\nTime: the median epoch. In brackets: the lowest and the highest speed-up.");
-    if !same(&two.replicas)? {
-        println!("✗ Your two replicas differ after the training.");
-    }
+    compare(&runs, to)?;
     if cores < 2 {
-        println!("This machine has one core, so two devices take turns.");
+        writeln!(to, "This machine has one core, so two devices take turns.")?;
+    }
+    Ok(())
+}
+
+/// The curve, and the last table: yours, `scratch` and the book, on one device and on two.
+fn compare(runs: &[Run; 4], to: &mut impl Write) -> Result<()> {
+    let [one, two, their_one, their_two] = runs;
+    if let Some(curve) = curve(two)? {
+        writeln!(to, "\nYours on two devices, {curve}")?;
+    }
+    // the book's as it prints them in 13.5.6
+    writeln!(
+        to,
+        "
+                 test accuracy       seconds an epoch   speed-up of two
+              1 device  2 devices   1 device  2 devices
+{}
+{}
+book, MXNet       0.85       0.84       2.5        4.9   0.51
+book, PyTorch     0.84       0.83       2.6        2.6   1.00
+
+Time: the median epoch. In brackets: the lowest and the highest speed-up.",
+        row("yours", one, two),
+        row("scratch", their_one, their_two)
+    )?;
+    if !same(&two.replicas)? {
+        writeln!(to, "✗ Your two replicas differ after the training.")?;
     }
     Ok(())
 }
@@ -271,7 +294,7 @@ fn curve(run: &Run) -> Result<Option<String>> {
 }
 
 /// A row of the last table.
-fn compared(name: &str, one: &Run, two: &Run) -> String {
+fn row(name: &str, one: &Run, two: &Run) -> String {
     let last = |run: &Run| run.accuracy.last().copied().unwrap_or_default();
     let mut ratios: Vec<f64> = zip(&one.seconds, &two.seconds)
         .map(|(a, b)| a / b)

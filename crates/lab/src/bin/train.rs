@@ -1,6 +1,7 @@
 //! Trains with one answer to each of exercises 1 to 5: the files of LAB_1 to LAB_5, which `lab` sets when it compiles
 //! this.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -49,8 +50,13 @@ fn main() -> ExitCode {
         train_batch: exercise_4::train_batch,
         accuracy: exercise_5::evaluate_accuracy_on_all,
     };
-    match train(&functions, &Cli::parse().settings) {
+    let is_closed_pipe = |error: &anyhow::Error| {
+        let io = error.downcast_ref::<io::Error>();
+        io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe) // `… | head`
+    };
+    match train(&functions, &Cli::parse().settings, &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{} {error:#}", style("error:").red().bold());
             ExitCode::FAILURE
