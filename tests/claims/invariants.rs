@@ -36,7 +36,10 @@ pub const IMPORTS: [(&str, &str); 13] = [
     ("run", "d2l dataset devices functional training"),
     ("scratch", "d2l dataset functional run"),
     ("concise", "d2l data-parallel dataset functional run"),
-    ("lab", "collective d2l devices scratch"),
+    (
+        "lab",
+        "collective d2l dataset devices functional run scratch",
+    ),
     ("notebook", ALL),
     ("xtask", ALL),
 ];

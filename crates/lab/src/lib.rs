@@ -1,10 +1,11 @@
 //! Exercises to fill in. `cargo run -p lab` shows the first one that is not solved, and checks it when its file is saved.
 //!
 //! An exercise is a file of `exercises/`: its task, and its solution, in which the gaps are marked. Its check stands in
-//! `checks/`.
-//! Readers write in copies, in the folder `lab` of the repository, which git ignores. [`Exercise`] is one of them,
-//! [`Desk`] the folder with the copies, [`outcome`](answer::outcome) compiles an answer and runs it with its check, and [`judge`]
-//! runs the check. This crate trains nothing by itself.
+//! `checks/`. Readers write in copies, in the folder `lab` of the repository, which git ignores.
+//!
+//! [`Exercise`] is one of them, and [`Desk`] the folder with the copies. [`outcome`](answer::outcome) compiles an answer
+//! and runs it with its check, and [`judge`] runs the check. [`training`] trains with the answers to exercises 1 to 5.
+//! [`race`] runs the schedule of a puzzle on threads.
 
 pub mod answer;
 mod desk;
