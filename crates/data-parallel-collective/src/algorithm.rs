@@ -361,6 +361,9 @@ impl Schedule {
             if sum.from.is_empty() {
                 return Err(format!("member {by} adds nothing."));
             }
+            if sum.to.is_empty() {
+                return Err(format!("member {by} writes its sum to no member."));
+            }
             let others = round.iter().enumerate().filter(|(j, _)| *j != i);
             for (_, other) in others.filter(|(_, other)| other.chunk == chunk) {
                 let touched = |rank: &&usize| other.from.contains(rank) || other.to.contains(rank);
@@ -542,6 +545,8 @@ mod tests {
         says(words, |rounds| rounds[1][0].chunk = 1);
         let words = "Round 1: member 1 writes chunk 0 of member 1 while";
         says(words, |rounds| rounds[0].push(copy(1, 2, 0)));
+        let words = "Round 2: member 1 writes its sum to no member";
+        says(words, |rounds| rounds[1][0].to.clear());
         let words = "ends with 2+(0+1+2)";
         says(words, |rounds| rounds[1][1] = Sum::new(2, vec![2, 0], 0));
         let no_chunks = Schedule {

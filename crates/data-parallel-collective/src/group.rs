@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How a group sums, and how long its members wait for each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GroupOptions {
-    /// How the group sums.
+    /// How the group sums, where it has no schedule of its own.
     pub algorithm: Algorithm,
     /// How long a member waits for the others at most; `None`: without a limit.
     pub timeout: Option<Duration>,
@@ -81,8 +81,9 @@ pub fn group_in(
     Ok(members(Some((all, order)), k, options))
 }
 
-/// As [`group`], with as many members as the schedule, which sum vectors by it. Tensors on devices are summed by the
-/// algorithm of the options.
+/// As [`group`], with as many members as the schedule has. [`Member::all_reduce`] and [`Member::all_reduce_finite`]
+/// follow it. [`Member::reduce_scatter`], and sums of tensors on devices, follow the algorithm of the options, so their
+/// bits may differ.
 ///
 /// ```
 /// use collective::{Schedule, Sum, group_by};

@@ -3,8 +3,8 @@
 //!
 //! There are four algorithms ([`Algorithm`]), each a [`Schedule`] of rounds. Sums of vectors in shared
 //! memory and sums of tensors on devices follow the same schedules. The [cost model](cost) predicts their
-//! time. The order of a schedule's sums never changes, so they have the same bits every time. NVIDIA's
-//! library [NCCL](nccl) sums tensors on GPUs by schedules of its own.
+//! time. The order of a schedule's sums never changes, so they have the same bits every time. [`group_by`] takes a
+//! schedule of your own. NVIDIA's library [NCCL](nccl) sums tensors on GPUs by schedules of its own.
 //!
 //! A member that leaves (its thread returned early or panicked), has another length or does not arrive
 //! in time ends the call of the others with an error that names it. No member gets a partial sum.

@@ -192,7 +192,7 @@ impl Member {
             for sum in round.iter().filter(|sum| sum.by == rank) {
                 // Safety: `sum.by` is this member. Barriers separate the rounds from each other, from the
                 // puts and from the takes. Sums of one round do not conflict: a test in `algorithm`
-                // checks it. `same_length` has checked the lengths.
+                // checks it, and `group_by` checks a caller's schedule. `same_length` has checked the lengths.
                 unsafe { vectors.sum(schedule, sum) };
                 let adds = sum.from.len() > 1; // and does not only copy
                 if adds && call == Call::AllReduceFinite {

@@ -1,4 +1,4 @@
-// 5. accuracy: the test accuracy on several devices
+// 5. evaluate_accuracy_on_all: the test accuracy on several devices
 //
 // In the book device 0 alone computes the test accuracy. Here all devices do it
 // together (book: 13.5.8, exercise 4). Each test minibatch is split into

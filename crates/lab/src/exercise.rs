@@ -17,6 +17,9 @@ pub struct Exercise {
     pub hint: &'static str,
 }
 
+/// So many exercises, from the first on, ask for functions that train together.
+pub const FUNCTIONS: usize = 5;
+
 /// All exercises, in order.
 pub const ALL: &[Exercise] = include!(concat!(env!("OUT_DIR"), "/exercises.rs"));
 
@@ -56,7 +59,7 @@ impl Exercise {
         line.split_once(". ").map_or(line, |(_, title)| title)
     }
 
-    /// The function to write: the title up to its colon.
+    /// The function to write, in exercises 1 to 5: the title up to its colon.
     pub fn function(&self) -> &'static str {
         let title = self.title();
         title

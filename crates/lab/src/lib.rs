@@ -16,5 +16,5 @@ pub mod race;
 pub mod training;
 
 pub use desk::Desk;
-pub use exercise::{ALL, Exercise};
+pub use exercise::{ALL, Exercise, FUNCTIONS};
 pub use judge::{Check, equal, judge, print_verdict, same};

@@ -17,7 +17,7 @@ use dataset::Data;
 use lab::answer::{self, Outcome, outcome};
 use lab::race::{RESNET18, race};
 use lab::training::Settings;
-use lab::{ALL, Desk, Exercise};
+use lab::{ALL, Desk, Exercise, FUNCTIONS};
 
 /// Exercises to fill in: the functions of the book's page, then the parts of a trainer, then puzzles.
 ///
@@ -43,7 +43,7 @@ enum Verb {
         exercise: Option<String>,
         /// Print the answer to the question
         #[arg(long)]
-        line: bool,
+        answer: bool,
     },
     /// Print the solution of an exercise that you solved
     Solution {
@@ -112,12 +112,12 @@ fn run(cli: Cli) -> Result<()> {
     let desk = Desk::open();
     match cli.command {
         None => watch(&desk, cli.exercise.as_deref()),
-        Some(Verb::Hint { exercise, line }) => {
+        Some(Verb::Hint { exercise, answer }) => {
             let exercise = match exercise {
                 Some(name) => Some(Exercise::find(&name)?),
                 None => desk.next()?,
             };
-            hint(exercise, line);
+            hint(exercise, answer);
             Ok(())
         }
         Some(Verb::Solution { exercise, insist }) => {
@@ -161,19 +161,19 @@ fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Prints a step of a hint.
-fn hint(exercise: Option<&Exercise>, line: bool) {
+/// Prints a hint: its question, or the answer to it.
+fn hint(exercise: Option<&Exercise>, answers: bool) {
     let Some(exercise) = exercise else {
         say!("All exercises are solved.");
         return;
     };
     let (question, answer) = exercise.hints();
-    if line {
+    if answers {
         say!("{answer}");
     } else {
         say!("{question}\n");
         say!(
-            "The answer: cargo run -p lab -- hint {} --line",
+            "The answer: cargo run -p lab -- hint {} --answer",
             exercise.number()
         );
     }
@@ -352,7 +352,9 @@ fn patiently<T>(check: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         scope.spawn(move || {
             if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                say!("still checking: cargo may have to compile first, or to wait for another cargo …");
+                say!(
+                    "still working: cargo may have to compile first, or to wait for another cargo …"
+                );
             }
         });
         let checked = check();
@@ -379,9 +381,6 @@ const SECTIONS: [Section; 3] = [
     },
     PUZZLES,
 ];
-
-/// The exercises whose functions train together: those of the first section.
-const FUNCTIONS: usize = 5;
 
 const PUZZLES: Section = Section {
     name: "puzzles",

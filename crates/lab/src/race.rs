@@ -119,16 +119,19 @@ fn moved(schedule: &Schedule) -> f64 {
 
 fn why_they_differ(link: &Link, k: usize, cores: usize) -> String {
     let mut text = format!(
-        "\nThe model is for devices with links. A message of N bytes takes α + N/β; here a star\n\
-         of two threads gave α = {:.1} µs and β = {:.1} GB/s. But threads share one memory:\n\n\
+        "\nN is the data of one thread. The model is for devices with links, which are all alike: a\n\
+         message of n bytes takes α + n/β. Here a star of two threads gave α = {:.1} µs and\n\
+         β = {:.1} GB/s. But threads share one memory:\n\n\
          * What they read and write counts, not what goes over a link. The owner moves least:\n\
-         \x20 it reads each value once, and writes each sum once, directly into all members.\n\
-         * Several threads can read a chunk at the same time. The model sends it to one after\n\
-         \x20 the other, so it is too slow for the star.\n\
+         \x20 it reads each value once, and writes the sum once into each member.\n\
          * All threads use the same path to memory, so twice the threads are not twice as fast.\n",
         link.latency.as_secs_f64() * 1e6,
         link.bytes_per_second / 1e9
     );
+    if k > 2 {
+        text += "* All can read a sum at the same time. The model sends it to one after the other, so it\n\
+                 \x20 expects too much time of the star's second round.\n";
+    }
     if k > cores {
         text += &format!(
             "* {k} threads share {cores} cores, so not all sums of a round run at the same time.\n"
@@ -207,7 +210,8 @@ fn turns(seat: &mut [Member], len: usize) -> Result<Vec<Vec<f64>>> {
             let ms = start.elapsed().as_secs_f64() * 1e3;
             let slowest = member.all_gather(ms)?.into_iter().fold(0.0, f64::max);
             let expected = (0..k).map(|rank| (1 + rank + turn) as f32).sum::<f32>();
-            ensure!(data.iter().all(|x| *x == expected), "a sum is wrong");
+            let wrong = data.iter().find(|x| **x != expected);
+            ensure!(wrong.is_none(), "a sum is {wrong:?}, not {expected}");
             if turn > 0 {
                 times.push(slowest);
             }

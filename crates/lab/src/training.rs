@@ -70,7 +70,8 @@ pub fn agree(yours: &Functions) -> Result<f64> {
     };
     let mut worst = 0f64;
     for k in 1..=3 {
-        let (devices, on) = (vec![Device::Cpu; k], format!("on {k} devices"));
+        let s = if k == 1 { "" } else { "s" };
+        let (devices, on) = (vec![Device::Cpu; k], format!("on {k} device{s}"));
         let replicas_of = |functions: &Functions| {
             let copies = devices
                 .iter()
@@ -79,7 +80,7 @@ pub fn agree(yours: &Functions) -> Result<f64> {
         };
         let (replicas, theirs) = (replicas_of(yours)?, replicas_of(&SCRATCH)?);
         for step in 1..=STEPS {
-            let n = if step == STEPS { 2 } else { 31 }; // uneven shards, then an empty one
+            let n = if step == 2 { 2 } else { 31 }; // uneven shards, and an empty one
             let (x, y) = minibatch(step, n)?;
             let loss = (yours.train_batch)(&x, &y, &replicas, &devices, 0.1)?;
             let right = (SCRATCH.train_batch)(&x, &y, &theirs, &devices, 0.1)?;
@@ -91,8 +92,12 @@ pub fn agree(yours: &Functions) -> Result<f64> {
             worst = worst.max(apart);
         }
         ensure!(
-            same(&replicas)?,
+            same(&replicas, &replicas[0])?,
             "{on}, your replicas differ after {STEPS} steps"
+        );
+        ensure!(
+            same(&replicas, &theirs[0])?,
+            "{on}, your parameters are not those of `scratch` after {STEPS} steps"
         );
         let test = [minibatch(11, 31)?, minibatch(12, 31)?, minibatch(13, 8)?];
         let accuracy = (yours.accuracy)(&replicas, &devices, &test)?;
@@ -105,14 +110,13 @@ pub fn agree(yours: &Functions) -> Result<f64> {
     Ok(worst)
 }
 
-/// Whether all replicas have the same parameters, up to rounding.
-fn same(replicas: &[Vec<Param>]) -> Result<bool> {
+/// Whether all replicas have the parameters of `right`, up to rounding.
+fn same(replicas: &[Vec<Param>], right: &[Param]) -> Result<bool> {
     let values = |param: &Param| param.flatten_all()?.to_vec1::<f32>();
     for replica in replicas {
-        for (own, first) in zip(replica, &replicas[0]) {
-            let (own, first) = (values(own)?, values(first)?);
+        for (own, right) in zip(replica, right) {
             let is_near = |(a, b): (f32, f32)| (a - b).abs() <= 1e-5;
-            if !zip(own, first).all(is_near) {
+            if !zip(values(own)?, values(right)?).all(is_near) {
                 return Ok(false);
             }
         }
@@ -164,6 +168,13 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// One minibatch on new replicas, which are dropped: the first one starts threads and takes memory.
+    fn warm_up(&self, (x, y): &Minibatch) -> Result<()> {
+        let fresh = Self::new(self.functions, self.devices.len())?;
+        (self.functions.train_batch)(x, y, &fresh.replicas, &self.devices, LR)?;
+        Ok(())
+    }
+
     fn epoch(&mut self, train: &DataIter, test: &[Minibatch]) -> Result<()> {
         let Self {
             functions,
@@ -177,7 +188,10 @@ impl<'a> Run<'a> {
         for batch in train.epoch(self.seconds.len() + 1) {
             let (x, y) = batch?;
             let loss = (functions.train_batch)(&x, &y, replicas, devices, LR)?;
-            ensure!(loss.is_finite(), "the loss is {loss}");
+            ensure!(
+                loss.is_finite(),
+                "on {k} device(s), `train_batch` returns the loss {loss}"
+            );
         }
         self.seconds.push(start.elapsed().as_secs_f64());
         self.accuracy
@@ -212,7 +226,7 @@ pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Res
         ),
         Err(error) => writeln!(
             to,
-            "✗ Your functions together are not those of `scratch`: {error:#}."
+            "✗ Together, your functions do not compute what those of `scratch` compute: {error:#}."
         ),
     }?;
     let data = dataset::load(&dataset::Options {
@@ -236,6 +250,9 @@ pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Res
         Run::new(&SCRATCH, 1)?,
         Run::new(&SCRATCH, 2)?,
     ];
+    for run in &runs {
+        run.warm_up(&test[0])?;
+    }
     writeln!(
         to,
         "epoch  yours: 1 device      2 devices  scratch: 1 device      2 devices"
@@ -277,7 +294,7 @@ Time: the median epoch. In brackets: the lowest and the highest speed-up.",
         row("yours", one, two),
         row("scratch", their_one, their_two)
     )?;
-    if !same(&two.replicas)? {
+    if !same(&two.replicas, &two.replicas[0])? {
         writeln!(to, "✗ Your two replicas differ after the training.")?;
     }
     Ok(())
@@ -301,9 +318,12 @@ fn row(name: &str, one: &Run, two: &Run) -> String {
         .collect();
     ratios.sort_by(f64::total_cmp);
     let [seconds, of_two] = [one, two].map(|run| median(&run.seconds));
-    let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
+    let range = match &ratios[..] {
+        [_] => String::new(),
+        ratios => format!(" ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1]),
+    };
     format!(
-        "{name:13} {:>8.3} {:>10.3} {seconds:>9.2} {of_two:>10.2} {:>6.2} ({low:.2} to {high:.2})",
+        "{name:13} {:>8.3} {:>10.3} {seconds:>9.2} {of_two:>10.2} {:>6.2}{range}",
         last(one),
         last(two),
         seconds / of_two

@@ -7,8 +7,8 @@ use lab::race::race;
 #[test]
 fn a_race_has_a_row_for_each_all_reduce() -> Result<()> {
     for k in [2, 3, 5] {
-        let said = race(&Schedule::new(Algorithm::Ring, k).json(), 1000)?;
-        let mut moved = vec![];
+        let said = race(&Schedule::new(Algorithm::Ring, k).json(), 1_000_000)?;
+        let (mut models, mut moved) = (vec![], vec![]);
         for name in ["yours", "star", "owner", "ring", "tree"] {
             let row = said
                 .lines()
@@ -20,9 +20,14 @@ fn a_race_has_a_row_for_each_all_reduce() -> Result<()> {
             };
             let [median, low, high, model] = [median, low, high, model].map(str::parse::<f64>);
             let (median, low, high) = (median?, low?, high?);
-            ensure!(low <= median && median <= high && model? >= 0.0, "{said}");
+            ensure!(0.0 < low && low <= median && median <= high, "{said}");
+            models.push(model?);
             moved.push(times.parse::<f64>()?);
         }
+        let [yours, star, _, ring, _] = models[..] else {
+            anyhow::bail!("{said}");
+        };
+        ensure!(yours == ring && star >= ring && ring > 0.0, "{said}");
         let n = k as f64;
         let right = [
             5.0 * n - 5.0,
