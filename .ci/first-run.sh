@@ -269,7 +269,7 @@ beside() { # PROGRAM PRECISION K BAR OPTIONS…: a run beside what the CPU gave 
 }
 # Both programs with 1 and 2 replicas in each arithmetic. Steps of ResNet-18 make rounding larger: on the CPU alone,
 # initial parameters that are moved by half a unit in the last place move a loss by up to 2% within these ten steps. So
-# its bars are wide, and `right` compares a single step.
+# its bars are wide, wider for TF32, which moves every product. `right` compares a single step.
 programs() {
   local precision k bars
   for precision in f32 tf32 bf16; do
@@ -365,6 +365,8 @@ ctypes.CDLL(f"lib{sys.argv[1]}.so")
 print(next(line.split()[-1] for line in open("/proc/self/maps") if f"lib{sys.argv[1]}.so" in line))
 PY
     )"
+    local real=REAL_$library
+    [ -n "${!real}" ] || { note "         lib$library.so is not found"; return; }
   done
   export SKIP=5
   while read -r network precision; do
@@ -500,8 +502,7 @@ run() {
   memcheck & together+=($!)
   probe
   wait "${together[@]}"
-  kill "${warming[@]}" 2> /dev/null # those that are not done, with the processes that compile for them
-  pkill -f torch/_inductor/compile_worker
+  kill "${warming[@]}" 2> /dev/null # those that are not done
   wait
   BUDGET=$whole
   memory_tests

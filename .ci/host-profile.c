@@ -32,7 +32,7 @@ static const char *names[] = {
 
 static long (*functions[COUNT])(ARGUMENTS);
 static unsigned long calls[COUNT];
-static double seconds[COUNT], loaded, counted_from;
+static double seconds[COUNT], loaded, skip, counted_from;
 
 static double now(void) {
   struct timespec time;
@@ -41,23 +41,29 @@ static double now(void) {
 }
 
 __attribute__((constructor)) static void load(void) {
-  void *library = dlopen(getenv("REAL_" LIBRARY), RTLD_NOW | RTLD_GLOBAL);
-  if (!library) {
-    fprintf(stderr, "REAL_" LIBRARY ": %s\n", dlerror());
+  const char *real = getenv("REAL_" LIBRARY), *first = getenv("SKIP");
+  void *library = real && *real ? dlopen(real, RTLD_NOW | RTLD_GLOBAL) : NULL;
+  if (!library || !first) {
+    fprintf(stderr, "set SKIP, and REAL_" LIBRARY " to the library: %s\n", library ? "there is no SKIP" : dlerror());
     exit(9);
   }
   for (int i = 0; i < COUNT; i++) functions[i] = dlsym(library, names[i]);
+  skip = atof(first);
   loaded = now();
 }
 
 static long call(int i, ARGUMENTS) {
+  if (!functions[i]) {
+    fprintf(stderr, "%s is missing in " LIBRARY "\n", names[i]);
+    exit(9);
+  }
   double start = now();
+  if (!counted_from && start - loaded > skip) counted_from = start;
+  int counts = counted_from > 0; // a call that began before does not count
   long result = functions[i](PASSED);
-  double end = now();
-  if (!counted_from && end - loaded > atof(getenv("SKIP"))) counted_from = end;
-  if (counted_from) { // replicas on several threads may lose a count
+  if (counts) { // replicas on several threads may lose a count
     calls[i]++;
-    seconds[i] += end - start;
+    seconds[i] += now() - start;
   }
   return result;
 }
