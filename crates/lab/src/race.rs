@@ -103,9 +103,9 @@ pub fn race(json: &str, len: usize) -> Result<String> {
         "moved in memory"
     );
     for (Entry { name, model, moved }, times) in entries.iter().zip(&times) {
-        let range = format!("{:.1} – {:.1}", times.0[0], times.0[times.0.len() - 1]);
+        let range = format!("{:.2} – {:.2}", times.0[0], times.0[times.0.len() - 1]);
         let (median, model) = (times.median(), model.as_secs_f64() * 1e3);
-        text += &format!("{name:5}{median:>15.1}{range:>17}{model:>13.1}{moved:>15.1} N\n");
+        text += &format!("{name:5}{median:>15.2}{range:>17}{model:>13.2}{moved:>15.1} N\n");
     }
     Ok(text + &why_they_differ(&link, k, cores))
 }

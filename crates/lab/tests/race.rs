@@ -6,8 +6,8 @@ use lab::race::race;
 
 #[test]
 fn a_race_has_a_row_for_each_all_reduce() -> Result<()> {
-    for k in [2, 3, 5] {
-        let said = race(&Schedule::new(Algorithm::Ring, k).json(), 1_000_000)?;
+    for k in [2, 5] {
+        let said = race(&Schedule::new(Algorithm::Ring, k).json(), 400_000)?;
         let (mut models, mut moved) = (vec![], vec![]);
         for name in ["yours", "star", "owner", "ring", "tree"] {
             let row = said
