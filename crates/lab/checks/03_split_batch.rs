@@ -1,6 +1,6 @@
 // Which examples each shard has, for some sizes, and the error if x and y have different numbers of examples.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use candle_core::{Device, Tensor};
 use lab::equal;
 
@@ -27,7 +27,9 @@ pub fn check() -> Result<()> {
 fn split(right: &[Vec<u32>]) -> Result<()> {
     let (n, k) = (right.concat().len(), right.len());
     let y = Tensor::new(right.concat(), &Device::Cpu)?;
-    let (x_shards, y_shards) = split_batch(&y.unsqueeze(1)?, &y, &vec![Device::Cpu; k])?;
+    let shards = split_batch(&y.unsqueeze(1)?, &y, &vec![Device::Cpu; k]);
+    let (x_shards, y_shards) = shards
+        .map_err(|error| anyhow!("With n = {n} and k = {k}, your code returns an error: {error}"))?;
     for (what, len) in [("x", x_shards.len()), ("y", y_shards.len())] {
         ensure!(
             len == k,

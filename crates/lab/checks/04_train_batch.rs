@@ -29,8 +29,8 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
         let (first, other) = (b4(&replicas[0])?, b4(&replicas[j])?);
         ensure!(
             (0..8).all(|i| same("", &replicas[j][i], &replicas[0][i]).is_ok()),
-            "{what}, replicas 0 and {j} differ after the step: the all-reduce is missing, or `sgd` does not \
-             update them alike.\n  b4[..4] of replica 0: {first:.4?}\n  b4[..4] of replica {j}: {other:.4?}"
+            "{what}, replicas 0 and {j} differ after the step. Is there an all-reduce of each parameter, and \
+             then `sgd` for each replica?\n  b4[..4] of replica 0: {first:.4?}\n  b4[..4] of replica {j}: {other:.4?}"
         );
     }
 

@@ -47,12 +47,16 @@ fn evaluate(
         100.0 * right,
         "your result is 100 times too large: return a fraction, not percent",
     );
-    let mut mistakes = mistakes.iter().chain([&percent]);
+    let integers = (
+        0.0,
+        "your result is 0: a quotient of integers is an integer, so convert them to f64 first",
+    );
+    let mut mistakes = mistakes.iter().chain([&percent, &integers]);
     let why = mistakes.find(|(result, _)| is(*result));
     ensure!(
         is(right),
-        "With the labels {labels:?} on {} devices, {}.\n  yours: {yours:.4}\n  right: {right:.4}",
-        classes.len(),
+        "With the labels {labels:?} on devices that predict always the classes {classes:?}, {}.\n  \
+         yours: {yours:.4}\n  right: {right:.4}",
         why.map_or("the accuracy is wrong", |(_, why)| *why)
     );
     Ok(())

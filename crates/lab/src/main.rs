@@ -75,7 +75,7 @@ enum Verb {
     },
     /// Run your schedule of a puzzle on threads, in turns with star, owner, ring and tree
     Race {
-        /// Number of the puzzle
+        /// Number of a puzzle that you solved
         puzzle: String,
     },
 }
@@ -181,24 +181,33 @@ fn hint(exercise: Option<&Exercise>, answers: bool) {
 
 /// Trains with the functions that are solved; the others are the solution's.
 fn train(desk: &Desk, settings: &Settings) -> Result<()> {
-    let (mut answers, mut yours, mut not_solved) = (vec![], vec![], vec![]);
+    let (mut answers, mut yours) = (vec![], vec![]);
     for exercise in &ALL[..FUNCTIONS] {
-        if desk.is_solved(exercise)? {
-            answers.push(desk.copy(exercise)?);
-            yours.push(exercise.function());
+        let not_solved = if desk.is_solved(exercise)? {
+            None
+        } else if desk.has(exercise) {
+            say!("{}", heading(exercise)); // changed since its last check, or not right yet
+            let is_right = report(desk, exercise, &desk.copy(exercise)?)?;
+            (!is_right).then_some("is not right yet")
         } else {
-            answers.push(PathBuf::from(exercise.solution_file));
-            not_solved.push(exercise.function());
+            Some("is not begun")
+        };
+        match not_solved {
+            None => {
+                answers.push(desk.copy(exercise)?);
+                yours.push(exercise.function());
+            }
+            Some(why) => {
+                let function = exercise.function();
+                say!("{function} {why}, so it is the solution's.");
+                answers.push(PathBuf::from(exercise.solution_file));
+            }
         }
     }
-    if !yours.is_empty() {
+    if yours.is_empty() {
+        say!("None of the functions is yours. What is called yours below is the solution's.");
+    } else {
         say!("Your functions: {}", yours.join(", "));
-    }
-    if !not_solved.is_empty() {
-        say!(
-            "Not solved yet, so the solution's: {}",
-            not_solved.join(", ")
-        );
     }
     let program = match patiently(|| answer::training(&answers))? {
         Ok(program) => program,
@@ -277,7 +286,11 @@ fn schedule(desk: &Desk, puzzle: &Exercise) -> Result<(String, Outcome)> {
     if puzzle.number() < first {
         bail!("{name} is no puzzle: they are {first} to {}", ALL.len());
     }
-    ensure!(desk.has(puzzle), "you have not begun {name}");
+    let number = puzzle.number();
+    ensure!(
+        desk.has(puzzle),
+        "you have not begun {name}: cargo run -p lab -- {number}"
+    );
     let path = desk.copy(puzzle)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("schedule.json");

@@ -93,7 +93,7 @@ pub fn race(json: &str, len: usize) -> Result<String> {
     }
     let (times, cores) = (in_turns(groups, len)?, d2l::cores());
     let mut text = format!(
-        "{k} threads on {cores} cores, {:.1} MB for each. {TURNS} turns.\n\n\
+        "{k} threads on {cores} cores, {:.1} MB for each. {TURNS} calls of each, in turns.\n\n\
          {:5}{:>15}{:>17}{:>13}{:>17}\n",
         bytes as f64 / 1e6,
         "",
@@ -122,8 +122,8 @@ fn why_they_differ(link: &Link, k: usize, cores: usize) -> String {
         "\nN is the data of one thread. The model is for devices with links, which are all alike: a\n\
          message of n bytes takes α + n/β. Here a star of two threads gave α = {:.1} µs and\n\
          β = {:.1} GB/s. But threads share one memory:\n\n\
-         * What they read and write counts, not what goes over a link. The owner moves least:\n\
-         \x20 it reads each value once, and writes the sum once into each member.\n\
+         * What they read and write counts (the last column), not what goes over a link. The owner\n\
+         \x20 moves least: it reads each value once, and writes the sum once into each member.\n\
          * All threads use the same path to memory, so twice the threads are not twice as fast.\n",
         link.latency.as_secs_f64() * 1e6,
         link.bytes_per_second / 1e9

@@ -52,13 +52,15 @@ pub const SCRATCH: Functions = Functions {
     },
 };
 
+/// The steps that are compared.
+const STEPS: u64 = 4;
+
 /// The largest relative difference between the losses of `yours` and of `scratch`: a few steps on 1, 2 and 3 devices,
 /// with shards of different sizes.
 ///
 /// # Errors
 /// If the functions fail, or a loss, an accuracy or a replica is not as it should be: a sentence.
 pub fn agree(yours: &Functions) -> Result<f64> {
-    const STEPS: u64 = 4;
     const ROUNDING: f64 = 1e-5;
     // ten times the book's weights, because its first losses are all ln 10
     let scaled = scratch::init_params(0)?.into_iter().map(|p| p * 10.0);
@@ -127,7 +129,7 @@ fn same(replicas: &[Vec<Param>], right: &[Param]) -> Result<bool> {
 /// What is trained on, and for how long.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
-    /// Folder with the IDX files of Fashion-MNIST, or `synthetic` [default: download it]
+    /// Folder with the IDX files of Fashion-MNIST, or `synthetic` [default: FASHION_MNIST_DIR, or a download]
     #[arg(long, value_name = "DIR")]
     pub data: Option<Data>,
     /// Number of epochs; the book has 10
@@ -214,32 +216,33 @@ impl<'a> Run<'a> {
 /// If the data cannot be loaded, a function fails, or nothing can be written.
 pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Result<()> {
     let cores = d2l::cores(); // before the runs limit them
+    let data = dataset::load(&dataset::Options {
+        data: settings.data.clone(),
+        limit_train: settings.limit_train,
+        ..dataset::Options::default()
+    })?;
     match agree(yours) {
         Ok(0.0) => writeln!(
             to,
-            "Steps on 1, 2 and 3 devices: your losses are those of `scratch`, bit for bit."
+            "{STEPS} steps on 1, 2 and 3 devices: your losses are those of `scratch`, bit for bit."
         ),
         Ok(worst) => writeln!(
             to,
-            "Steps on 1, 2 and 3 devices: your losses are those of `scratch` up to rounding,\n\
-             {worst:.0e} of the loss."
+            "{STEPS} steps on 1, 2 and 3 devices: your losses are those of `scratch` up to\n\
+             rounding, {worst:.0e} of the loss."
         ),
         Err(error) => writeln!(
             to,
             "✗ Together, your functions do not compute what those of `scratch` compute: {error:#}."
         ),
     }?;
-    let data = dataset::load(&dataset::Options {
-        data: settings.data.clone(),
-        limit_train: settings.limit_train,
-        ..dataset::Options::default()
-    })?;
     writeln!(
         to,
         "{}\n\
-         LeNet, minibatches of {BATCH_SIZE} images, learning rate {LR}; a device is one core.\n\
+         LeNet, {} images, minibatches of {BATCH_SIZE}, learning rate {LR}; a device is a core.\n\
          Test accuracy after each epoch, and the time to train it:\n",
-        data.source.line
+        data.source.line,
+        data.train.len()
     )?;
     let (train_iter, test_iter) = data.iters(BATCH_SIZE)?;
     let batches = test_iter.in_order();
@@ -290,10 +293,22 @@ fn compare(runs: &[Run; 4], to: &mut impl Write) -> Result<()> {
 book, MXNet       0.85       0.84       2.5        4.9   0.51
 book, PyTorch     0.84       0.83       2.6        2.6   1.00
 
-Time: the median epoch. In brackets: the lowest and the highest speed-up.",
+The book trains 10 epochs of 60000 images. The time is that of the median epoch.
+In brackets: its lowest and highest speed-up. Other programs make it smaller.",
         row("yours", one, two),
         row("scratch", their_one, their_two)
     )?;
+    // nearly all that it had learned
+    let diverged = |run: &&Run| {
+        let best = run.accuracy.iter().copied().fold(0.0, f64::max);
+        run.accuracy.last().is_some_and(|last| 2.0 * last < best)
+    };
+    if runs.iter().any(|run| diverged(&run)) {
+        writeln!(
+            to,
+            "An accuracy that falls by more than half has diverged: the learning rate is high."
+        )?;
+    }
     if !same(&two.replicas, &two.replicas[0])? {
         writeln!(to, "✗ Your two replicas differ after the training.")?;
     }
