@@ -207,7 +207,7 @@ fn train(desk: &Desk, settings: &Settings) -> Result<()> {
     if yours.is_empty() {
         say!("None of the functions is yours. What is called yours below is the solution's.");
     } else {
-        say!("Your functions: {}", yours.join(", "));
+        say!("Your functions:\n  {}", yours.join(", "));
     }
     let program = match patiently(|| answer::training(&answers))? {
         Ok(program) => program,
