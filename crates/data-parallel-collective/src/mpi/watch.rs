@@ -3,8 +3,9 @@
 //!
 //! Each process has a thread that polls how long its calls have taken. If one takes longer than its limit,
 //! the thread asks these threads of the other processes how many calls they have begun on that channel. It
-//! names the processes that have begun fewer calls, or do not answer, and ends all processes. A call costs a
-//! few atomic operations more; without a late call, the watches send nothing.
+//! names the processes that have begun fewer calls and are in none of them, or do not answer, and ends all processes.
+//! A process that is still in an earlier call waits there for the same culprit. A call costs a few atomic operations
+//! more; without a late call, the watches send nothing.
 
 use crate::end::last_words;
 use crate::error::names;
@@ -62,11 +63,6 @@ impl Calls {
         self.call.store(call as u8, SeqCst);
         self.progress.fetch_add(1, SeqCst);
         InCall(self)
-    }
-
-    /// How many calls have begun.
-    fn begun(&self) -> u64 {
-        self.progress.load(SeqCst).div_ceil(2)
     }
 
     /// A tick of the watch: the present call, if it has taken longer than its limit.
@@ -149,9 +145,15 @@ impl Channels {
     }
 }
 
-/// A message between watches: the channel, the progress of the late call, and in an answer how many calls have
-/// begun, plus 1; in a question 0.
+/// A message between watches: the channel, the progress of the late call, and in an answer the progress of the process
+/// that answers, plus 1; in a question 0.
 type Message = [u64; 3];
+
+/// Whether a process with the progress `there` has come to the call with the progress `here`, or waits in an earlier one.
+fn has_come(there: u64, here: u64) -> bool {
+    let waits_earlier = there % 2 == 1;
+    there.div_ceil(2) >= here.div_ceil(2) || waits_earlier
+}
 
 pub struct Watch {
     /// Only the watches use it.
@@ -181,10 +183,11 @@ impl Watch {
             let from = status.source_rank() as usize;
             match Message::try_from(words) {
                 Ok([channel, progress, 0]) => {
-                    let begun =
-                        |calls: Arc<Calls>| (calls.channel == channel).then(|| calls.begun());
-                    let begun = self.channels.find(begun).unwrap_or(0); // not opened yet, or dropped
-                    self.send(from, [channel, progress, 1 + begun]);
+                    let of_channel = |calls: Arc<Calls>| {
+                        (calls.channel == channel).then(|| calls.progress.load(SeqCst))
+                    };
+                    let here = self.channels.find(of_channel).unwrap_or(0); // not opened yet, or dropped
+                    self.send(from, [channel, progress, 1 + here]);
                 }
                 Ok(answer) => answered(from, answer),
                 Err(_) => (),
@@ -231,9 +234,9 @@ impl Watch {
         }
         let end = Instant::now() + PATIENCE;
         while answers.contains(&None) && Instant::now() < end {
-            self.listen(|from, [of, number, begun]| {
+            self.listen(|from, [of, number, there]| {
                 if (of, number) == (channel, progress) {
-                    answers[from] = Some(begun > progress.div_ceil(2));
+                    answers[from] = Some(has_come(there - 1, progress));
                 }
             });
             std::thread::sleep(POLL);
