@@ -1,13 +1,12 @@
 // Stands before one CUDA library and counts the host's time in it, by function: what a profiler would show on a machine
 // that has none. A part of first-run.sh, which says how it is built and used.
 //
-// FUNCTIONS: a file with `F(name)` for each function that the programs load. REAL in the environment: the library itself.
-// It prints a line for each function when the program ends, of the time after the first SKIP seconds.
+// FUNCTIONS: a file with `F(name)` for each function that the programs load. In the environment are REAL_cuda, REAL_cublas
+// and REAL_cudnn, the libraries themselves, and SKIP. It prints a line for each function when the program ends, of the time after the first SKIP seconds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 // All arguments are integers or addresses. No function takes more, and a function does not look at those behind its own.

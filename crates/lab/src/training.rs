@@ -1,7 +1,7 @@
 //! Training with the reader's functions of exercises 1 to 5, beside those of `scratch`.
 //!
 //! [`agree`] compares a few steps, number by number. [`train`] trains on Fashion-MNIST, on one device and on two of one
-//! core each, and prints accuracy, time and speed-up.
+//! core each, and writes accuracy, time and speed-up.
 
 use std::io::Write;
 use std::iter::zip;
