@@ -2,7 +2,8 @@
 // that has none. A part of first-run.sh, which says how it is built and used.
 //
 // FUNCTIONS: a file with `F(name)` for each function that the programs load. In the environment are REAL_cuda, REAL_cublas
-// and REAL_cudnn, the libraries themselves, and SKIP. It prints a line for each function when the program ends, of the time after the first SKIP seconds.
+// and REAL_cudnn, the libraries themselves, and SKIP. It prints a line for each function when the program ends, of the
+// time after the first SKIP seconds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
