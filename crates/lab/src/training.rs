@@ -221,26 +221,12 @@ pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Res
         limit_train: settings.limit_train,
         ..dataset::Options::default()
     })?;
-    match agree(yours) {
-        Ok(0.0) => writeln!(
-            to,
-            "{STEPS} steps on 1, 2 and 3 devices: your losses are those of `scratch`, bit for bit."
-        ),
-        Ok(worst) => writeln!(
-            to,
-            "{STEPS} steps on 1, 2 and 3 devices: your losses are those of `scratch` up to\n\
-             rounding, {worst:.0e} of the loss."
-        ),
-        Err(error) => writeln!(
-            to,
-            "✗ Together, your functions do not compute what those of `scratch` compute: {error:#}."
-        ),
-    }?;
     writeln!(
         to,
-        "{}\n\
+        "{}\n{}\n\
          LeNet, {} images, minibatches of {BATCH_SIZE}, learning rate {LR}; a device is a core.\n\
          Test accuracy after each epoch, and the time to train it:\n",
+        agreement(yours),
         data.source.line,
         data.train.len()
     )?;
@@ -274,6 +260,18 @@ pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Res
         writeln!(to, "This machine has one core, so two devices take turns.")?;
     }
     Ok(())
+}
+
+/// What [`agree`] finds, in a sentence.
+fn agreement(yours: &Functions) -> String {
+    let steps = format!("{STEPS} steps on 1, 2 and 3 devices: your losses are those of `scratch`");
+    match agree(yours) {
+        Ok(0.0) => format!("{steps}, bit for bit."),
+        Ok(worst) => format!("{steps} up to\nrounding, {worst:.0e} of the loss."),
+        Err(error) => format!(
+            "✗ Together, your functions do not compute what those of `scratch` compute: {error:#}."
+        ),
+    }
 }
 
 /// The curve, and the last table: yours, `scratch` and the book, on one device and on two.
