@@ -151,7 +151,7 @@ fn run(cli: Cli) -> Result<()> {
         Some(Verb::Train { settings }) => train(&desk, &settings),
         Some(Verb::Race { puzzle }) => {
             let puzzle = Exercise::find(&puzzle)?;
-            let (json, outcome) = schedule(&desk, puzzle)?;
+            let (json, outcome) = patiently(|| schedule(&desk, puzzle))?;
             if let Outcome::Wrong(sentence) = outcome {
                 bail!("{} is not solved. {sentence}", puzzle.name);
             }
@@ -294,7 +294,7 @@ fn schedule(desk: &Desk, puzzle: &Exercise) -> Result<(String, Outcome)> {
     let path = desk.copy(puzzle)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("schedule.json");
-    let outcome = patiently(|| outcome(puzzle, &path, Some(&file)))?;
+    let outcome = outcome(puzzle, &path, Some(&file))?;
     let json = fs::read_to_string(file).ok();
     match (json, outcome) {
         (Some(json), outcome) => Ok((json, outcome)),
