@@ -17,6 +17,48 @@ __device__ inline void write(__nv_bfloat16* to, float v) { *to = __float2bfloat1
     const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; \
     if (i >= n) return;
 
+// So many numbers are 16 bytes, the most that a thread reads or writes at once.
+constexpr int WIDE = 16 / sizeof(real);
+
+// A thread takes WIDE neighbours of n elements, or what is left of them: `count` from element `at` on.
+#define ELEMENTS                                                                       \
+    const size_t at = (size_t)(blockIdx.x * blockDim.x + threadIdx.x) * WIDE;          \
+    if (at >= n) return;                                                               \
+    const int count = n - at < WIDE ? n - at : WIDE;
+
+// V neighbours in memory, at a multiple of their size or of 16 bytes.
+template <class T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Neighbours {
+    T v[V];
+};
+
+template <class T, int V> __device__ inline void load(float (&v)[V], const T* from) {
+    const Neighbours<T, V> q = *reinterpret_cast<const Neighbours<T, V>*>(from);
+    for (int k = 0; k < V; ++k) v[k] = f32(q.v[k]);
+}
+
+template <class T, int V> __device__ inline void store(T* to, const float (&v)[V]) {
+    Neighbours<T, V> q;
+    for (int k = 0; k < V; ++k) write(q.v + k, v[k]);
+    *reinterpret_cast<Neighbours<T, V>*>(to) = q;
+}
+
+// Whether all V neighbours are there, and can be read or written at once.
+template <int V, class T> __device__ inline bool together(const T* at, int count) {
+    return count == V && reinterpret_cast<size_t>(at) % alignof(Neighbours<T, V>) == 0;
+}
+
+// The first `count` of V neighbours, wherever they lie; zeros for the others.
+template <class T, int V> __device__ inline void load(float (&v)[V], const T* from, int count) {
+    if (together<V>(from, count)) return load(v, from);
+    for (int k = 0; k < V; ++k) v[k] = k < count ? f32(from[k]) : 0.f;
+}
+
+template <class T, int V> __device__ inline void store(T* to, const float (&v)[V], int count) {
+    if (together<V>(to, count)) return store(to, v);
+    for (int k = 0; k < V; ++k)
+        if (k < count) write(to + k, v[k]);
+}
+
 // The positive part; NaN stays.
 __device__ inline float positive(float v) { return v <= 0.f ? 0.f : v; }
 

@@ -73,8 +73,8 @@ pub(crate) struct Packing {
     columns: usize,
 }
 
-/// Blocks for one weight.
-const BLOCKS: u32 = 256;
+/// Rows of an entry of the table, unless a sample has more.
+const OF_AN_ENTRY: usize = 1 << 13;
 
 /// Repacks weights, in one launch for each type.
 pub(crate) fn pack(stream: &Stream, weights: &[(Floats, Packing)]) -> Result<Vec<Block>> {
@@ -82,16 +82,25 @@ pub(crate) fn pack(stream: &Stream, weights: &[(Floats, Packing)]) -> Result<Vec
         |(weight, packing): &(Floats, Packing)| Block::of(packing.element, stream, weight.len);
     let blocks = weights.iter().map(block).collect::<Result<Vec<_>>>()?;
     for element in [Element::F32, Element::Bf16] {
-        let mut table = Vec::new();
+        let (mut table, mut largest) = (Vec::new(), 0);
         for ((weight, packing), block) in weights.iter().zip(&blocks) {
-            if packing.element == element {
-                let (from, to) = (weight.address, block.floats().address);
-                let sizes = [weight.len, packing.rows, packing.columns].map(|n| n as u64);
-                table.extend([from, to].into_iter().chain(sizes));
+            if packing.element != element || weight.len == 0 {
+                continue;
+            }
+            let Packing { rows, columns, .. } = *packing;
+            let samples = weight.len / (rows * columns);
+            let of_an_entry = (OF_AN_ENTRY / rows).max(1);
+            for first in (0..samples).step_by(of_an_entry) {
+                let count = of_an_entry.min(samples - first);
+                let part = |of: Floats| of.at(first * rows * columns, count * rows * columns);
+                table.extend([*weight, block.floats()].map(|floats| part(floats).address));
+                table.extend([count * rows, rows, columns].map(|n| n as u64));
+                largest = largest.max(count * rows);
             }
         }
-        let grid = (BLOCKS, (table.len() / 5) as u32, 1);
         if !table.is_empty() {
+            let entries = table.len() / 5;
+            let grid = (largest.div_ceil(THREADS as usize) as u32, entries as u32, 1);
             stream.with_table(table, |table| {
                 launch!(stream, element.kernel("pack"), grid, (THREADS, 1, 1); Address(table))
             })?;

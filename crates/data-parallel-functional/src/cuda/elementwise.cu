@@ -1,51 +1,70 @@
 // Elementwise operations, transposition, pooling, sums of columns, the loss and the optimizer's step.
-// One thread an element, unless it says otherwise.
+// A thread takes one element, or WIDE of them (ELEMENTS), unless it says otherwise.
 
 #include "common.cuh"
 
 extern "C" __global__ void fill(unsigned int n, real* to, float value) {
-    ELEMENT
-    write(to + i, value);
+    ELEMENTS
+    float v[WIDE];
+    for (int k = 0; k < WIDE; ++k) v[k] = value;
+    store(to + at, v, count);
 }
 
 // Written or added: within a type, or from one to the other.
-extern "C" __global__ void copy(unsigned int n, const real* from, real* to, int add) {
-    ELEMENT
-    put(to + i, f32(from[i]), add);
+template <class From, class To> __device__ void put(unsigned int n, const From* from, To* to, int add) {
+    ELEMENTS
+    float v[WIDE], old[WIDE] = {};
+    load(v, from + at, count);
+    if (add) load(old, to + at, count);
+    for (int k = 0; k < WIDE; ++k) v[k] = add ? old[k] + v[k] : v[k];
+    store(to + at, v, count);
 }
 
-extern "C" __global__ void narrow(unsigned int n, const float* from, real* to, int add) {
-    ELEMENT
-    put(to + i, from[i], add);
-}
+extern "C" __global__ void copy(unsigned int n, const real* from, real* to, int add) { put(n, from, to, add); }
 
-extern "C" __global__ void widen(unsigned int n, const real* from, float* to, int add) {
-    ELEMENT
-    put(to + i, f32(from[i]), add);
-}
+extern "C" __global__ void narrow(unsigned int n, const float* from, real* to, int add) { put(n, from, to, add); }
+
+extern "C" __global__ void widen(unsigned int n, const real* from, float* to, int add) { put(n, from, to, add); }
 
 extern "C" __global__ void relu(unsigned int n, const real* x, real* y) {
-    ELEMENT
-    write(y + i, positive(f32(x[i])));
+    ELEMENTS
+    float v[WIDE];
+    load(v, x + at, count);
+    for (int k = 0; k < WIDE; ++k) v[k] = positive(v[k]);
+    store(y + at, v, count);
 }
 
 // Zeros in dy where ReLU's result y is not positive.
 extern "C" __global__ void mask(unsigned int n, const real* y, real* dy) {
-    ELEMENT
-    if (f32(y[i]) <= 0.f) write(dy + i, 0.f);
+    ELEMENTS
+    float v[WIDE], d[WIDE];
+    load(v, y + at, count);
+    load(d, dy + at, count);
+    for (int k = 0; k < WIDE; ++k) d[k] = v[k] <= 0.f ? 0.f : d[k];
+    store(dy + at, d, count);
 }
 
 extern "C" __global__ void sum(unsigned int n, const real* a, const real* b, real* y, int relu) {
-    ELEMENT
-    const float v = f32(a[i]) + f32(b[i]);
-    write(y + i, relu ? positive(v) : v);
+    ELEMENTS
+    float v[WIDE], w[WIDE];
+    load(v, a + at, count);
+    load(w, b + at, count);
+    for (int k = 0; k < WIDE; ++k) v[k] = relu ? positive(v[k] + w[k]) : v[k] + w[k];
+    store(y + at, v, count);
 }
 
 // Adds a bias to rows of `columns`, in place, and takes the positive part.
 extern "C" __global__ void bias_relu(unsigned int n, real* y, const float* bias, int columns, int relu) {
-    ELEMENT
-    const float v = f32(y[i]) + (bias ? bias[i % columns] : 0.f);
-    write(y + i, relu ? positive(v) : v);
+    ELEMENTS
+    float v[WIDE];
+    load(v, y + at, count);
+    int column = at % columns;
+    for (int k = 0; k < WIDE; ++k) {
+        if (bias) v[k] += bias[column];
+        if (relu) v[k] = positive(v[k]);
+        column = column + 1 < columns ? column + 1 : 0;
+    }
+    store(y + at, v, count);
 }
 
 // Element i of y, in which each sample of x, a matrix of rows x columns, is transposed.
@@ -66,15 +85,16 @@ extern "C" __global__ void transpose_widen(unsigned int n, const real* x, float*
     put(y + i, transposed(x, i, rows, columns), add);
 }
 
-// Weights, transposed. `table` has five numbers for each: the addresses of its elements and of where they go, how many
-// there are, rows, and columns. Blocks side by side take one weight, those behind each other the others.
+// Weights, transposed. `table` has five numbers for each entry, which is some samples of a weight: the addresses of
+// their elements and of where they go, how many rows all of them have, the rows of a sample, and columns. A thread takes
+// a row. Blocks side by side take one entry, those behind each other the others.
 extern "C" __global__ void pack(const unsigned long long* table) {
     const unsigned long long* entry = table + 5 * blockIdx.y;
-    const float* from = reinterpret_cast<const float*>(entry[0]);
-    real* to = reinterpret_cast<real*>(entry[1]);
-    const unsigned int n = entry[2], stride = gridDim.x * blockDim.x;
-    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
-        write(to + i, transposed(from, i, entry[3], entry[4]));
+    const unsigned int n = entry[2], rows = entry[3], columns = entry[4];
+    ELEMENT
+    const float* from = reinterpret_cast<const float*>(entry[0]) + (size_t)i * columns;
+    real* to = reinterpret_cast<real*>(entry[1]) + (size_t)(i / rows) * rows * columns + i % rows;
+    for (unsigned int column = 0; column < columns; ++column) write(to + column * rows, from[column]);
 }
 
 // -- pooling, NHWC: (H, W) is the size of x, (OH, OW) of y ----------------------------------------
@@ -271,25 +291,30 @@ extern "C" __global__ void total(const float* x, float* y, int n) {
     if (threadIdx.x == 0) *y = (float)sums[0];
 }
 
-// As functional::Sgd, with the gradients' sums times `share`. `table` has five numbers for each slice of a parameter:
-// the addresses of its elements, of their gradients and of the two values that are kept of them, or 0, and how many
-// there are. Blocks side by side take one slice, those behind each other the others.
+// As functional::Sgd, with the gradients' sums times `share`. `table` has five numbers for each entry, which is a part of
+// a parameter: the addresses of its elements, of their gradients and of the two values that are kept of them, or 0, and
+// how many there are. Blocks side by side take one entry, those behind each other the others.
 extern "C" __global__ void sgd(const unsigned long long* table, float lr, float momentum, float ahead, float decay, float share) {
     const unsigned long long* entry = table + 5 * blockIdx.y;
     float* param = reinterpret_cast<float*>(entry[0]);
     const float* grad = reinterpret_cast<const float*>(entry[1]);
     float* velocity = reinterpret_cast<float*>(entry[2]);
-    const unsigned int n = entry[4], stride = gridDim.x * blockDim.x;
-    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
-        const float g = share * grad[i] + decay * param[i];
-        float step = g;
-        if (velocity) {
-            const float v = g + momentum * velocity[i];
-            velocity[i] = v;
-            step = ahead != 0.f ? g + ahead * v : v;
+    const unsigned int n = entry[4];
+    ELEMENTS
+    float p[WIDE], step[WIDE], v[WIDE];
+    load(p, param + at, count);
+    load(step, grad + at, count);
+    for (int k = 0; k < WIDE; ++k) step[k] = share * step[k] + decay * p[k];
+    if (velocity) {
+        load(v, velocity + at, count);
+        for (int k = 0; k < WIDE; ++k) {
+            v[k] = step[k] + momentum * v[k];
+            step[k] = ahead != 0.f ? step[k] + ahead * v[k] : v[k];
         }
-        param[i] -= lr * step;
+        store(velocity + at, v, count);
     }
+    for (int k = 0; k < WIDE; ++k) p[k] -= lr * step[k];
+    store(param + at, p, count);
 }
 
 // As functional::AdamW, with a table as above.
@@ -300,11 +325,20 @@ extern "C" __global__ void adamw(const unsigned long long* table, float share, f
     const float* grad = reinterpret_cast<const float*>(entry[1]);
     float* mean = reinterpret_cast<float*>(entry[2]);
     float* of_squares = reinterpret_cast<float*>(entry[3]);
-    const unsigned int n = entry[4], stride = gridDim.x * blockDim.x;
-    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
-        const float g = share * grad[i], m = mean[i] + new1 * (g - mean[i]), v = beta2 * of_squares[i] + new2 * g * g;
-        mean[i] = m;
-        of_squares[i] = v;
-        param[i] = keep * param[i] - rate * m / (sqrtf(v) / root + eps);
+    const unsigned int n = entry[4];
+    ELEMENTS
+    float p[WIDE], g[WIDE], m[WIDE], v[WIDE];
+    load(p, param + at, count);
+    load(g, grad + at, count);
+    load(m, mean + at, count);
+    load(v, of_squares + at, count);
+    for (int k = 0; k < WIDE; ++k) {
+        g[k] *= share;
+        m[k] += new1 * (g[k] - m[k]);
+        v[k] = beta2 * v[k] + new2 * g[k] * g[k];
+        p[k] = keep * p[k] - rate * m[k] / (sqrtf(v[k]) / root + eps);
     }
+    store(mean + at, m, count);
+    store(of_squares + at, v, count);
+    store(param + at, p, count);
 }

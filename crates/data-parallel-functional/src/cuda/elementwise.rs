@@ -38,12 +38,12 @@ pub(crate) fn bias_relu(
     if bias.is_none() && !relu {
         return Ok(());
     }
-    launch!(stream, y.kernel("bias_relu"), elements y.len; y.len, y, bias, columns, relu)
+    launch!(stream, y.kernel("bias_relu"), wide y.len; y.len, y, bias, columns, relu)
 }
 
 /// Zeros in `dy` where ReLU's result `y` is not positive.
 pub(crate) fn mask(stream: &Stream, y: Floats, dy: Floats) -> Result<()> {
-    launch!(stream, y.kernel("mask"), elements y.len; y.len, y, dy)
+    launch!(stream, y.kernel("mask"), wide y.len; y.len, y, dy)
 }
 
 /// The sums of the columns of `x`, rows of `columns`, written or added; `to` is f32.

@@ -16,6 +16,11 @@ impl Element {
         }
     }
 
+    /// The numbers that a thread can read or write at once.
+    pub fn of_16_bytes(self) -> usize {
+        16 / self.bytes()
+    }
+
     /// The kernel of that name for such numbers.
     pub fn kernel(self, name: &'static str) -> Kernel {
         Kernel(self, name)
@@ -53,7 +58,7 @@ impl Floats {
         }
     }
 
-    /// Whether they begin at a multiple of 16 bytes, where four can be read at once.
+    /// Whether they begin at a multiple of 16 bytes, where a thread can read 16 bytes at once.
     pub fn are_aligned(self) -> bool {
         self.address.is_multiple_of(16)
     }

@@ -103,9 +103,15 @@ impl Argument for f32 {
     }
 }
 
-/// Launches a kernel: `launch!(stream, y.kernel("relu"), elements n; n, x, y)` for n elements, or
+/// Launches a kernel: `launch!(stream, y.kernel("average"), elements n; n, x, y, …)` with a thread for each of n elements;
+/// `launch!(stream, y.kernel("relu"), wide n; n, x, y)` with a thread for 16 bytes of them; or
 /// `launch!(stream, "combine", grid, block; partial, to, …)`. Nothing is launched for no elements.
 macro_rules! launch {
+    ($stream:expr, $name:expr, wide $n:expr; $($argument:expr),+ $(,)?) => {{
+        let kernel = $crate::cuda::floats::Kernel::from($name);
+        let threads = usize::div_ceil($n, kernel.0.of_16_bytes());
+        $crate::cuda::launch::launch!($stream, kernel, elements threads; $($argument),+)
+    }};
     ($stream:expr, $name:expr, elements $n:expr; $($argument:expr),+ $(,)?) => {
         match $n {
             0 => Ok(()),

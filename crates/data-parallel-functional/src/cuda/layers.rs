@@ -13,7 +13,7 @@ use candle_core::Result;
 
 impl Kernel<Cuda> for Relu {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        launch!(pass.stream, y.kernel("relu"), elements y.len; y.len, x[0], y)?;
+        launch!(pass.stream, y.kernel("relu"), wide y.len; y.len, x[0], y)?;
         Ok(vec![])
     }
 
@@ -25,7 +25,7 @@ impl Kernel<Cuda> for Relu {
 
 impl Kernel<Cuda> for Add {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        launch!(pass.stream, y.kernel("sum"), elements y.len; y.len, x[0], x[1], y, self.relu)?;
+        launch!(pass.stream, y.kernel("sum"), wide y.len; y.len, x[0], x[1], y, self.relu)?;
         Ok(vec![])
     }
 

@@ -4,41 +4,6 @@
 
 #include "common.cuh"
 
-template <int V> __device__ inline void load(float (&v)[V], const float* from) {
-    if constexpr (V == 4) {
-        const float4 q = *reinterpret_cast<const float4*>(from);
-        v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
-    } else {
-        v[0] = *from;
-    }
-}
-
-template <int V> __device__ inline void store(float* to, const float (&v)[V]) {
-    if constexpr (V == 4) {
-        float4 q;
-        q.x = v[0], q.y = v[1], q.z = v[2], q.w = v[3];
-        *reinterpret_cast<float4*>(to) = q;
-    } else {
-        *to = v[0];
-    }
-}
-
-// Neighbours in memory that are read and written at once.
-template <int V> struct alignas(2 * V) Narrow {
-    __nv_bfloat16 v[V];
-};
-
-template <int V> __device__ inline void load(float (&v)[V], const __nv_bfloat16* from) {
-    const Narrow<V> q = *reinterpret_cast<const Narrow<V>*>(from);
-    for (int k = 0; k < V; ++k) v[k] = f32(q.v[k]);
-}
-
-template <int V> __device__ inline void store(__nv_bfloat16* to, const float (&v)[V]) {
-    Narrow<V> q;
-    for (int k = 0; k < V; ++k) write(q.v + k, v[k]);
-    *reinterpret_cast<Narrow<V>*>(to) = q;
-}
-
 // Sums two rows of values over the threads of a block that have the same channels: 256 threads.
 template <int V> __device__ inline void reduce(float (&a)[V], float (&b)[V]) {
     __shared__ float shared[2][256][V];
@@ -81,12 +46,12 @@ template <int V> __device__ void moments(const real* x, float* partial, int rows
     }
 }
 
-extern "C" __global__ void norm_moments1(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
+extern "C" __global__ void norm_moments(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
     moments<1>(x, partial, rows, c, rows_of_a_block);
 }
 
-extern "C" __global__ void norm_moments4(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
-    moments<4>(x, partial, rows, c, rows_of_a_block);
+extern "C" __global__ void norm_moments_wide(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
+    moments<WIDE>(x, partial, rows, c, rows_of_a_block);
 }
 
 // Sums partial[k][0] and [k][1] of a channel over `count` blocks: by 32 threads, then by the first, which alone has the sums.
@@ -176,14 +141,14 @@ __device__ void forward(unsigned int n, const real* x, const real* other, real* 
     store(y + at, v);
 }
 
-extern "C" __global__ void norm_forward1(unsigned int n, const real* x, const real* other, real* y, Channels of,
+extern "C" __global__ void norm_forward(unsigned int n, const real* x, const real* other, real* y, Channels of,
                                          int c, int relu) {
     forward<1>(n, x, other, y, of, c, relu);
 }
 
-extern "C" __global__ void norm_forward4(unsigned int n, const real* x, const real* other, real* y, Channels of,
+extern "C" __global__ void norm_forward_wide(unsigned int n, const real* x, const real* other, real* y, Channels of,
                                          int c, int relu) {
-    forward<4>(n, x, other, y, of, c, relu);
+    forward<WIDE>(n, x, other, y, of, c, relu);
 }
 
 // partial[block][0] = sum of dy (x - mean), [1] = of dy. Where `y` is given, ReLU's result behind a sum,
@@ -221,14 +186,14 @@ __device__ void sums(const real* x, const real* y, real* dy, Channels channels, 
     }
 }
 
-extern "C" __global__ void norm_sums1(const real* x, const real* y, real* dy, Channels of, float* partial,
+extern "C" __global__ void norm_sums(const real* x, const real* y, real* dy, Channels of, float* partial,
                                       int rows, int c, int rows_of_a_block, int relu) {
     sums<1>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
 }
 
-extern "C" __global__ void norm_sums4(const real* x, const real* y, real* dy, Channels of, float* partial,
+extern "C" __global__ void __launch_bounds__(256, 4) norm_sums_wide(const real* x, const real* y, real* dy, Channels of, float* partial,
                                       int rows, int c, int rows_of_a_block, int relu) {
-    sums<4>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
+    sums<WIDE>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
 }
 
 // The gradients of weight and bias, where they are wanted, and what a shift and a stretch of x would have
@@ -270,12 +235,12 @@ __device__ void backward(unsigned int n, const real* x, const real* dy, real* dx
     store(dx + at, d);
 }
 
-extern "C" __global__ void norm_backward1(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
+extern "C" __global__ void norm_backward(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
                                           const float* shift, const float* stretch, int c, int relu, int add) {
     backward<1>(n, x, dy, dx, of, shift, stretch, c, relu, add);
 }
 
-extern "C" __global__ void norm_backward4(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
+extern "C" __global__ void __launch_bounds__(256, 4) norm_backward_wide(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
                                           const float* shift, const float* stretch, int c, int relu, int add) {
-    backward<4>(n, x, dy, dx, of, shift, stretch, c, relu, add);
+    backward<WIDE>(n, x, dy, dx, of, shift, stretch, c, relu, add);
 }

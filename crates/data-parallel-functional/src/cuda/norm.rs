@@ -44,11 +44,12 @@ impl Cut {
 }
 
 impl Norm {
-    /// Channels that a thread takes at a time: four, where they begin at a multiple of 16 bytes everywhere.
-    fn vector(&self, places: &[Floats]) -> usize {
-        let aligned = places.iter().all(|floats| floats.are_aligned());
-        if aligned && self.channels.is_multiple_of(4) {
-            4
+    /// Channels that a thread takes at a time: 16 bytes of x, where they begin at a multiple of 16 bytes everywhere.
+    fn vector(&self, x: Floats, others: &[Floats]) -> usize {
+        let aligned = x.are_aligned() && others.iter().all(|floats| floats.are_aligned());
+        let wide = x.element.of_16_bytes();
+        if aligned && self.channels.is_multiple_of(wide) {
+            wide
         } else {
             1
         }
@@ -102,10 +103,10 @@ impl Norm {
 
     /// The sums of x − x₀ and of their squares by blocks of rows, where x₀ is the first row.
     fn moments(&self, stream: &Stream, x: Floats) -> Result<(Cut, Block)> {
-        let (c, rows, vector) = (self.channels, self.count, self.vector(&[x]));
+        let (c, rows, vector) = (self.channels, self.count, self.vector(x, &[]));
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let name = x.kernel(pick(vector, ["norm_moments1", "norm_moments4"]));
+        let name = x.kernel(pick(vector, ["norm_moments", "norm_moments_wide"]));
         if rows > 0 {
             launch!(stream, name, cut.grid, cut.block;
                 x, partial.floats(), rows, c, cut.rows_of_a_block)?;
@@ -195,9 +196,9 @@ impl Kernel<Cuda> for Norm {
         self.write_statistics(pass, x, mean.floats(), inv_std.floats())?;
         // the four numbers that normalize each channel: a struct of the kernel's
         let channels = [mean.floats(), inv_std.floats(), x[1], x[2]];
-        let vector = self.vector(&[x, &[y]].concat());
+        let vector = self.vector(y, x);
         let (n, other) = (y.len / vector, self.shortcut(x));
-        let name = y.kernel(pick(vector, ["norm_forward1", "norm_forward4"]));
+        let name = y.kernel(pick(vector, ["norm_forward", "norm_forward_wide"]));
         launch!(stream, name, elements n; n, x[0], other, y, channels, c, self.relu)?;
         Ok(vec![mean, inv_std])
     }
@@ -210,10 +211,10 @@ impl Kernel<Cuda> for Norm {
         // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
         let masked = (self.relu && self.shortcut).then_some(at.y);
         let relu = self.relu && masked.is_none();
-        let vector = self.vector(&[at.x, &[at.y, d]].concat());
+        let vector = self.vector(x, &[at.x, &[at.y, d]].concat());
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let name = d.kernel(pick(vector, ["norm_sums1", "norm_sums4"]));
+        let name = d.kernel(pick(vector, ["norm_sums", "norm_sums_wide"]));
         if rows > 0 {
             launch!(stream, name, cut.grid, cut.block;
                 x, masked, d, channels, partial.floats(), rows, c, cut.rows_of_a_block, relu)?;
@@ -248,8 +249,8 @@ impl Kernel<Cuda> for Norm {
             } else {
                 dx[0].target(stream)?.expect("it is wanted")
             };
-            let vector = self.vector(&[at.x, &[d, to]].concat());
-            let name = to.kernel(pick(vector, ["norm_backward1", "norm_backward4"]));
+            let vector = self.vector(x, &[at.x, &[d, to]].concat());
+            let name = to.kernel(pick(vector, ["norm_backward", "norm_backward_wide"]));
             let n = d.len / vector;
             launch!(stream, name, elements n;
                 n, x, d, to, channels, shift, stretch, c, relu, add)?;
@@ -266,6 +267,6 @@ impl Kernel<Cuda> for Norm {
 }
 
 /// One of two kernels, by the channels that a thread takes.
-fn pick(vector: usize, [one, four]: [&'static str; 2]) -> &'static str {
-    if vector == 4 { four } else { one }
+fn pick(vector: usize, [one, wide]: [&'static str; 2]) -> &'static str {
+    if vector > 1 { wide } else { one }
 }

@@ -10,8 +10,10 @@ use super::stream::Stream;
 use crate::descriptors::convolution::Convolution;
 use candle_core::Result;
 
-/// Blocks of the backward kernel.
-const BLOCKS: usize = 512;
+/// The most blocks of the forward kernel, in which each thread takes one pixel after the other.
+const FORWARD_BLOCKS: usize = 1024;
+/// The most blocks of the backward kernel, each of which has its own sums.
+const BACKWARD_BLOCKS: usize = 512;
 
 /// A convolution that these kernels compute.
 pub(crate) struct OneChannel<'a>(&'a Convolution);
@@ -46,8 +48,13 @@ impl<'a> OneChannel<'a> {
 
     pub fn forward(&self, stream: &Stream, x: &[Floats], y: Floats) -> Result<()> {
         let name = y.kernel(self.pick(["one_channel3", "one_channel5"]));
-        let bias = x.get(2).copied();
-        launch!(stream, name, elements y.len; y.len, x[0], x[1], bias, y, self, self.0.relu)
+        if y.len == 0 {
+            return Ok(());
+        }
+        let (bias, pixels) = (x.get(2).copied(), y.len / self.0.geometry.out_channels);
+        let blocks = y.len.div_ceil(THREADS as usize).min(FORWARD_BLOCKS);
+        launch!(stream, name, (blocks as u32, 1, 1), (THREADS, 1, 1);
+            x[0], x[1], bias, y, self, self.0.relu, pixels)
     }
 
     /// The gradients of weight and bias, where they are wanted.
@@ -62,7 +69,7 @@ impl<'a> OneChannel<'a> {
         let (of_weight, outputs) = (g.out_channels * g.taps(), g.out_channels);
         let (pixels, width) = (dy.len / outputs, of_weight + outputs);
         let of_a_block = pixels
-            .div_ceil(BLOCKS)
+            .div_ceil(BACKWARD_BLOCKS)
             .max(THREADS as usize / outputs)
             .max(1);
         let parts = pixels.div_ceil(of_a_block);

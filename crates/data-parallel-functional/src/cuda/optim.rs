@@ -1,19 +1,18 @@
 //! The optimizers' steps on a GPU: one kernel for all slices with the same numbers, in place. It knows addresses and
 //! numbers, and no optimizer.
 
-use super::floats::Floats;
+use super::floats::Element;
 use super::gradient::Cuda;
 use super::launch::{Address, THREADS, launch};
 use super::stream::Stream;
-use super::tensors::{with_floats, with_memory_of};
+use super::tensors::{with_floats, with_memory_of_all};
 use crate::kernel::Backend;
 use candle_core::{Result, Tensor};
 use std::ops::Range;
 
-/// Elements that each thread takes where there are enough.
-const OF_A_THREAD: usize = 4;
-/// Blocks of the largest slice.
-const BLOCKS: usize = 128;
+/// The most elements of an entry of the table. Slices of many more than others are cut, or few blocks would have most of
+/// the work.
+const OF_AN_ENTRY: usize = 1 << 16;
 
 /// Some elements of a parameter, with the sums of their gradients.
 pub(crate) struct Slice<'a, const N: usize> {
@@ -60,23 +59,27 @@ fn in_groups<const N: usize>(
     let params = slices.iter().map(|slice| slice.param);
     let written: Vec<&Tensor> = params.chain(first.state).collect();
     with_floats(&sums, stream, |sums| {
-        with_all(&written, stream, Vec::new(), |written| {
+        with_memory_of_all(&written, stream, |written| {
             let (params, state) = written.split_at(slices.len());
             for group in groups(slices) {
                 let (mut table, mut largest) = (Vec::new(), 0);
                 for i in &group {
                     let (first, range) = (slices[*i].first, &slices[*i].range);
-                    let param = params[*i].at(range.start, range.len());
-                    let state = |k: usize| {
-                        let state = state.get(k).map(|all| all.at(first, range.len()));
-                        state.map_or(0, |floats| floats.address)
-                    };
-                    table.extend([param.address, sums[*i].address, state(0), state(1)]);
-                    table.push(range.len() as u64);
-                    largest = largest.max(range.len());
+                    for start in (0..range.len()).step_by(OF_AN_ENTRY) {
+                        let len = OF_AN_ENTRY.min(range.len() - start);
+                        let param = params[*i].at(range.start + start, len);
+                        let state = |k: usize| {
+                            let state = state.get(k).map(|all| all.at(first + start, len));
+                            state.map_or(0, |floats| floats.address)
+                        };
+                        let sums = sums[*i].at(start, len);
+                        table.extend([param.address, sums.address, state(0), state(1)]);
+                        table.push(len as u64);
+                        largest = largest.max(len);
+                    }
                 }
-                let blocks = largest.div_ceil(THREADS as usize * OF_A_THREAD).min(BLOCKS);
-                let grid = (blocks as u32, group.len() as u32, 1);
+                let blocks = largest.div_ceil(THREADS as usize * Element::F32.of_16_bytes());
+                let grid = (blocks as u32, (table.len() / 5) as u32, 1);
                 if largest > 0 {
                     let numbers = slices[group[0]].numbers;
                     stream.with_table(table, |table| launch(stream, table, grid, numbers))?;
@@ -98,20 +101,4 @@ fn groups<const N: usize>(slices: &[Slice<'_, N>]) -> Vec<Vec<usize>> {
         }
     }
     groups
-}
-
-/// Calls `f` with the elements of all of `tensors`, to write.
-fn with_all<R>(
-    tensors: &[&Tensor],
-    stream: &Stream,
-    mut taken: Vec<Floats>,
-    f: impl FnOnce(&[Floats]) -> Result<R>,
-) -> Result<R> {
-    match tensors.split_first() {
-        None => f(&taken),
-        Some((first, others)) => with_memory_of(first, stream, |floats| {
-            taken.push(floats);
-            with_all(others, stream, taken, f)
-        }),
-    }
 }

@@ -144,7 +144,7 @@ impl Stream {
     }
 
     pub fn fill(&self, to: Floats, value: f32) -> Result<()> {
-        launch!(self, to.kernel("fill"), elements to.len; to.len, to, value)
+        launch!(self, to.kernel("fill"), wide to.len; to.len, to, value)
     }
 
     pub fn copy(&self, from: Floats, to: Floats) -> Result<()> {
@@ -154,6 +154,6 @@ impl Stream {
     /// `to = from`, or `to += from`; rounded or widened where they are of different types.
     pub fn put(&self, from: Floats, to: Floats, add: bool) -> Result<()> {
         let name = between(from, to, ["copy", "narrow", "widen"]);
-        launch!(self, name, elements to.len; to.len, from, to, add)
+        launch!(self, name, wide to.len; to.len, from, to, add)
     }
 }

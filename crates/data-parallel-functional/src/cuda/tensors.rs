@@ -51,6 +51,29 @@ pub(crate) fn with_memory_of<R>(
     })
 }
 
+/// Calls `f` with the elements of contiguous tensors, to write.
+pub(crate) fn with_memory_of_all<R>(
+    tensors: &[&Tensor],
+    stream: &Stream,
+    f: impl FnOnce(&[Floats]) -> Result<R>,
+) -> Result<R> {
+    fn with<R>(
+        tensors: &[&Tensor],
+        stream: &Stream,
+        mut taken: Vec<Floats>,
+        f: impl FnOnce(&[Floats]) -> Result<R>,
+    ) -> Result<R> {
+        match tensors.split_first() {
+            None => f(&taken),
+            Some((first, others)) => with_memory_of(first, stream, |floats| {
+                taken.push(floats);
+                with(others, stream, taken, f)
+            }),
+        }
+    }
+    with(tensors, stream, Vec::new(), f)
+}
+
 /// The elements of a contiguous tensor in its memory.
 fn elements(address: u64, len: usize, layout: &Layout) -> Result<Floats> {
     let Some((start, end)) = layout.contiguous_offsets() else {
