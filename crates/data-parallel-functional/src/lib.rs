@@ -70,6 +70,7 @@ pub use graph::network::{Network, NetworkFn, network_fn};
 pub use graph::value::Value;
 pub use memory::allocator::Allocator;
 pub use memory::bucket::{Bucket, BucketMemory, Part, bucket_sizes};
+pub use memory::copies::copy_all;
 pub use memory::limits::check as check_memory;
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, not_finite_sum, sgd};
 pub use settings::algorithms::{algorithms, set_algorithms};

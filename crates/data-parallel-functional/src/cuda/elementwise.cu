@@ -26,6 +26,17 @@ extern "C" __global__ void narrow(unsigned int n, const float* from, real* to, i
 
 extern "C" __global__ void widen(unsigned int n, const real* from, float* to, int add) { put(n, from, to, add); }
 
+// Copies; `table` has three numbers for each: the addresses of what is copied and of where to, and how many elements
+// there are. Blocks side by side take one copy, those behind each other the others.
+extern "C" __global__ void copy_all(const unsigned long long* table) {
+    const unsigned long long* entry = table + 3 * blockIdx.y;
+    const unsigned int n = entry[2];
+    ELEMENTS
+    float v[WIDE];
+    load(v, reinterpret_cast<const float*>(entry[0]) + at, count);
+    store(reinterpret_cast<float*>(entry[1]) + at, v, count);
+}
+
 extern "C" __global__ void relu(unsigned int n, const real* x, real* y) {
     ELEMENTS
     float v[WIDE];

@@ -1,10 +1,11 @@
 //! Launches of the kernels that several operations use: in elementwise.cu.
 
 use super::floats::{Element, Floats};
-use super::launch::launch;
+use super::launch::{Address, THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
-use candle_core::{Result, bail};
+use super::tensors::{with_floats, with_memory_of_all};
+use candle_core::{Result, Tensor, bail};
 
 /// The most blocks of rows that are summed in parallel.
 const PARTS: usize = 128;
@@ -25,6 +26,33 @@ pub(crate) fn transpose(
         _ => "transpose",
     };
     launch!(stream, x.kernel(name), elements y.len; y.len, x, y, rows, columns, add)
+}
+
+/// Copies tensors of f32 of one GPU into others, in one launch.
+pub(crate) fn copy_all(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
+    let Some((first, _)) = pairs.first() else {
+        return Ok(());
+    };
+    let stream = &*Stream::of(first.device().as_cuda_device()?)?;
+    let (from, to): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+    with_floats(&from, stream, |from| {
+        with_memory_of_all(&to, stream, |to| {
+            let (mut table, mut largest) = (Vec::new(), 0);
+            for (from, to) in from.iter().zip(to) {
+                table.extend([from.address, to.address, to.len as u64]);
+                largest = largest.max(to.len);
+            }
+            let blocks = largest.div_ceil(THREADS as usize * Element::F32.of_16_bytes());
+            let grid = (blocks as u32, pairs.len() as u32, 1);
+            if blocks == 0 {
+                return Ok(());
+            }
+            stream.with_table(
+                table,
+                |table| launch!(stream, "copy_all", grid, (THREADS, 1, 1); Address(table)),
+            )
+        })
+    })
 }
 
 /// Adds a bias to rows of `columns`, in place, and takes the positive part.

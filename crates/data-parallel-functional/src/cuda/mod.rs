@@ -24,5 +24,6 @@ mod optim;
 mod stream;
 mod tensors;
 
+pub(crate) use elementwise::copy_all;
 pub(crate) use gradient::Cuda;
 pub(crate) use optim::{Slice, adamw, sgd};

@@ -23,8 +23,8 @@ pub(crate) struct Slot {
     /// What was compared of candle's gradients.
     pub checks: GradientChecks,
     optimizer_state: OptimizerState,
-    /// The network's buffers before the last minibatch.
-    buffers: Vec<Tensor>,
+    /// What the network's buffers were before the last minibatch.
+    buffers: Vec<Var>,
     how: Replication,
     /// The optimizer state of parameters that were trained before and are frozen now.
     frozen: NamedState,
@@ -95,7 +95,13 @@ impl Slot {
 
     /// Keeps what the buffers of the network are now.
     pub fn keep_buffers(&mut self, of: &NetworkState) -> Result<()> {
-        let copies = of.buffers().map(|(_, buffer)| buffer.copy());
+        let buffers: Vec<&Tensor> = of.buffers().map(|(_, buffer)| buffer.as_tensor()).collect();
+        if self.buffers.len() == buffers.len() {
+            return functional::copy_all(&buffers, &self.buffers);
+        }
+        let copies = buffers
+            .iter()
+            .map(|buffer| Var::from_tensor(&buffer.detach()));
         self.buffers = copies.collect::<Result<_>>()?;
         Ok(())
     }
