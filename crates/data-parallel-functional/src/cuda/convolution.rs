@@ -1,10 +1,11 @@
-//! Convolutions on a GPU, with bias, ReLU and pooling behind them: by cuDNN, in NHWC. Before the first of them, one
-//! kernel brings all weights to cuDNN's order of (O, KH, KW, I) and to the type of x. Backward brings each gradient
-//! back.
+//! Convolutions on a GPU, with bias, ReLU and pooling behind them, in NHWC: by cuDNN, or by im2col. Before the first of
+//! them, one kernel brings all weights to the order of (O, KH, KW, I) and to the type of x. Backward brings each
+//! gradient back.
 
 use super::elementwise::{bias_relu, column_sums, mask, transpose};
 use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
+use super::im2col::Im2col;
 use super::launch::{Address, THREADS, launch};
 use super::memory::Block;
 use super::one_channel::OneChannel;
@@ -24,14 +25,13 @@ impl Kernel<Cuda> for Convolution {
         let (g, bias) = (&self.geometry, x.get(2).copied());
         let (input, weight) = (Input::new(stream, x[0])?, Input::new(stream, x[1])?);
         if self.pool == 1 {
-            stream.cudnn().forward(g, input.floats, weight.floats, y)?;
+            convolve(stream, g, input.floats, weight.floats, y)?;
             bias_relu(stream, y, bias, g.out_channels, self.relu)?;
             return Ok(vec![]);
         }
         let z = Block::of(y.element, stream, g.out_dims().iter().product())?;
         let (of_z, windows, relu) = (z.floats(), self.windows()?, self.relu);
-        let mut cudnn = stream.cudnn();
-        cudnn.forward(g, input.floats, weight.floats, of_z)?;
+        convolve(stream, g, input.floats, weight.floats, of_z)?;
         let name = y.kernel("epilogue");
         launch!(stream, name, elements y.len; y.len, of_z, bias, y, windows, relu)?;
         Ok(vec![z])
@@ -109,6 +109,14 @@ pub(crate) fn pack(stream: &Stream, weights: &[(Floats, Packing)]) -> Result<Vec
     Ok(blocks)
 }
 
+/// `y` from `x` and the packed `weight`.
+fn convolve(stream: &Stream, g: &Geometry, x: Floats, weight: Floats, y: Floats) -> Result<()> {
+    match Im2col::new(g, x.element) {
+        Some(im2col) => im2col.forward(stream, x, weight, y),
+        None => stream.cudnn().forward(g, x, weight, y),
+    }
+}
+
 /// Whether a weight has another order than ours.
 fn is_packed(g: &Geometry) -> bool {
     g.channels > 1 && g.square_kernel() != Some(1)
@@ -157,6 +165,9 @@ impl Convolution {
             return Ok(());
         };
         let (g, weight) = (&self.geometry, Input::new(stream, weight)?);
+        if let Some(im2col) = Im2col::new(g, to.element) {
+            return im2col.backward_x(stream, weight.floats, dz, to, add);
+        }
         if to.are_aligned() && !add {
             return stream.cudnn().backward_x(g, weight.floats, dz, to);
         }
@@ -175,12 +186,16 @@ impl Convolution {
             return if add { Ok(()) } else { stream.fill(to, 0.) };
         }
         let x = Input::new(stream, x)?;
+        let compute = |dw| match Im2col::new(g, dz.element) {
+            Some(im2col) => im2col.backward_weight(stream, x.floats, dz, dw),
+            None => stream.cudnn().backward_weight(g, x.floats, dz, dw),
+        };
         if to.are_aligned() && !is_packed(g) && to.element == dz.element && !add {
-            return stream.cudnn().backward_weight(g, x.floats, dz, to);
+            return compute(to);
         }
         let part = Block::of(dz.element, stream, to.len)?;
-        let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
-        cudnn.backward_weight(g, x.floats, dz, of_part)?;
+        let of_part = part.floats();
+        compute(of_part)?;
         if is_packed(g) {
             let sizes = [g.kernel_area(), g.channels];
             transpose(stream, of_part, to, sizes, add)
@@ -189,7 +204,7 @@ impl Convolution {
         }
     }
 
-    /// The gradient of images of one channel, by cuDNN in f32. Usual training does not need it.
+    /// The gradient of images of one channel, in f32. Usual training does not need it.
     fn image_gradient(
         &self,
         stream: &Stream,
@@ -203,9 +218,7 @@ impl Convolution {
         let g = &self.geometry;
         let (input, weight) = (Input::new(stream, x[0])?, Input::new(stream, x[1])?);
         let z = Block::new(stream, g.out_dims().iter().product())?;
-        stream
-            .cudnn()
-            .forward(g, input.floats, weight.floats, z.floats())?;
+        convolve(stream, g, input.floats, weight.floats, z.floats())?;
         let dy = dy.widened(stream)?;
         let dz = self.through_epilogue(stream, z.floats(), x.get(2).copied(), dy.floats())?;
         self.input_gradient(stream, weight.floats, dz.floats(), dx)

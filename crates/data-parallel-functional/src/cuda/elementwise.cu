@@ -196,6 +196,65 @@ extern "C" __global__ void global_average_backward(unsigned int n, const real* d
     put(dx + i, f32(dy[b * channels + i % channels]) / pixels, add);
 }
 
+// -- a convolution as a product of matrices -------------------------------------------------------
+
+struct Im2col {
+    int height, width, channels, out_height, out_width, kernel_height, kernel_width, stride, padding;
+};
+
+// The windows of x as rows of (KH, KW, C), with zeros in the padding. A thread takes V neighbours of a row of the kernel,
+// which are neighbours in x too; V divides C.
+template <int V> __device__ void to_windows(unsigned int n, const float* x, float* windows, const Im2col& s) {
+    ELEMENT
+    const unsigned int of_a_row = s.kernel_width * s.channels / V;
+    const unsigned int first = i % of_a_row * V, row = i / of_a_row;
+    const Pixel window = pixel_of(row / s.kernel_height, s.out_height, s.out_width, 1);
+    const int y = window.y * s.stride + (int)(row % s.kernel_height) - s.padding;
+    const int at = (window.x * s.stride - s.padding) * s.channels + (int)first;
+    float v[V] = {};
+    if (y >= 0 && y < s.height && at >= 0 && at < s.width * s.channels)
+        load(v, x + ((size_t)window.b * s.height + y) * s.width * s.channels + at);
+    store(windows + (size_t)i * V, v);
+}
+
+extern "C" __global__ void im2col(unsigned int n, const float* x, float* windows, Im2col s) {
+    to_windows<1>(n, x, windows, s);
+}
+
+extern "C" __global__ void im2col4(unsigned int n, const float* x, float* windows, Im2col s) {
+    to_windows<4>(n, x, windows, s);
+}
+
+// dx from the gradient of the windows. A thread takes V channels of a pixel, and sums all windows that see it.
+template <int V> __device__ void from_windows(unsigned int n, const float* windows, float* dx, const Im2col& s, int add) {
+    ELEMENT
+    const Pixel at = pixel_of(i * V, s.height, s.width, s.channels);
+    float total[V] = {}, v[V];
+    for (int ky = 0; ky < s.kernel_height; ++ky) {
+        const int down = at.y + s.padding - ky, y = down / s.stride;
+        if (down < 0 || down % s.stride != 0 || y >= s.out_height) continue;
+        for (int kx = 0; kx < s.kernel_width; ++kx) {
+            const int right = at.x + s.padding - kx, x = right / s.stride;
+            if (right < 0 || right % s.stride != 0 || x >= s.out_width) continue;
+            const size_t window = ((size_t)at.b * s.out_height + y) * s.out_width + x;
+            load(v, windows + ((window * s.kernel_height + ky) * s.kernel_width + kx) * s.channels + at.c);
+            for (int k = 0; k < V; ++k) total[k] += v[k];
+        }
+    }
+    float* to = dx + (size_t)i * V;
+    if (add) load(v, to);
+    for (int k = 0; k < V; ++k) total[k] = add ? v[k] + total[k] : total[k];
+    store(to, total);
+}
+
+extern "C" __global__ void col2im(unsigned int n, const float* windows, float* dx, Im2col s, int add) {
+    from_windows<1>(n, windows, dx, s, add);
+}
+
+extern "C" __global__ void col2im4(unsigned int n, const float* windows, float* dx, Im2col s, int add) {
+    from_windows<4>(n, windows, dx, s, add);
+}
+
 // -- what follows a convolution: bias, ReLU and the mean over windows that do not overlap ---------
 
 // y (B, OH, OW, C) from z (B, H, W, C).

@@ -13,6 +13,7 @@ mod elementwise;
 mod floats;
 mod gemm;
 mod gradient;
+mod im2col;
 mod launch;
 mod layers;
 mod linear;

@@ -3,7 +3,7 @@
 
 use super::floats::Floats;
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::launch::{THREADS, launch};
+use super::launch::{THREADS, launch, pick};
 use super::memory::Block;
 use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of};
@@ -264,9 +264,4 @@ impl Kernel<Cuda> for Norm {
             Ok(())
         }
     }
-}
-
-/// One of two kernels, by the channels that a thread takes.
-fn pick(vector: usize, [one, wide]: [&'static str; 2]) -> &'static str {
-    if vector > 1 { wide } else { one }
 }

@@ -1,0 +1,109 @@
+//! Convolutions of few channels on a GPU as products of matrices: the windows of x become rows of a matrix. cuDNN has
+//! fast algorithms for channels that are multiples of eight. Its others take longer here than a product in f32, on the
+//! GPU and on the host.
+
+use super::floats::{Element, Floats};
+use super::gemm::{Matrix, multiply};
+use super::launch::{Argument, launch, pick};
+use super::memory::Block;
+use super::stream::Stream;
+use crate::descriptors::convolution::Geometry;
+use candle_core::Result;
+
+/// The most weights of an output, and the most outputs: with more, tensor cores are worth their padding.
+const FEW: (usize, usize) = (512, 64);
+/// The most elements of the matrix of windows: 256 MiB.
+const MOST: usize = 1 << 26;
+
+/// A convolution that is computed so.
+pub(crate) struct Im2col<'a>(&'a Geometry);
+
+/// The kernels have a struct of nine integers of 32 bits.
+impl Argument for &Im2col<'_> {
+    type Raw = [[i32; 3]; 3];
+
+    fn raw(&self) -> Result<Self::Raw> {
+        let g = self.0;
+        [
+            [g.height, g.width, g.channels],
+            [g.out_height, g.out_width, g.kernel_height],
+            [g.kernel_width, g.stride, g.padding],
+        ]
+        .raw()
+    }
+}
+
+impl<'a> Im2col<'a> {
+    /// `g`, if it suits; x is of that type.
+    pub fn new(g: &'a Geometry, of_x: Element) -> Option<Self> {
+        let in_eights = g.channels.is_multiple_of(8) && g.out_channels.is_multiple_of(8);
+        let few = g.taps() <= FEW.0 && g.out_channels <= FEW.1 && g.kernel_area() > 1;
+        let it = Self(g);
+        let suits = of_x == Element::F32 && few && !in_eights && it.rows() * g.taps() <= MOST;
+        suits.then_some(it)
+    }
+
+    /// Windows of all examples.
+    fn rows(&self) -> usize {
+        self.0.batch * self.0.out_height * self.0.out_width
+    }
+
+    /// The windows of x as rows.
+    fn windows(&self, stream: &Stream, x: Floats) -> Result<Block> {
+        let windows = Block::new(stream, self.rows() * self.0.taps())?;
+        let to = windows.floats();
+        let vector = self.vector(x);
+        let (n, name) = (to.len / vector, pick(vector, ["im2col", "im2col4"]));
+        launch!(stream, name, elements n; n, x, to, self)?;
+        Ok(windows)
+    }
+
+    /// Channels that a thread takes at a time: four, where x begins at a multiple of 16 bytes.
+    fn vector(&self, x: Floats) -> usize {
+        let four = self.0.channels.is_multiple_of(4) && x.are_aligned();
+        if four { 4 } else { 1 }
+    }
+
+    /// `y` from `x` and the packed `weight`.
+    pub fn forward(&self, stream: &Stream, x: Floats, weight: Floats, y: Floats) -> Result<()> {
+        let (rows, taps) = (self.rows(), self.0.taps());
+        let memory = self.windows(stream, x)?;
+        let windows = Matrix::new(memory.floats(), rows, taps);
+        let weight = Matrix::new(weight, self.0.out_channels, taps);
+        multiply(stream, y, false, windows, weight.t())
+    }
+
+    /// The gradient of x, written or added.
+    pub fn backward_x(
+        &self,
+        stream: &Stream,
+        weight: Floats,
+        dy: Floats,
+        dx: Floats,
+        add: bool,
+    ) -> Result<()> {
+        let (rows, taps, outputs) = (self.rows(), self.0.taps(), self.0.out_channels);
+        let windows = Block::new(stream, rows * taps)?;
+        let dy = Matrix::new(dy, rows, outputs);
+        let weight = Matrix::new(weight, outputs, taps);
+        multiply(stream, windows.floats(), false, dy, weight)?;
+        let vector = self.vector(dx);
+        let (n, name) = (dx.len / vector, pick(vector, ["col2im", "col2im4"]));
+        launch!(stream, name, elements n; n, windows.floats(), dx, self, add)
+    }
+
+    /// The gradient of the packed weight.
+    pub fn backward_weight(
+        &self,
+        stream: &Stream,
+        x: Floats,
+        dy: Floats,
+        dw: Floats,
+    ) -> Result<()> {
+        let (rows, taps) = (self.rows(), self.0.taps());
+        let memory = self.windows(stream, x)?;
+        let windows = Matrix::new(memory.floats(), rows, taps);
+        let dy = Matrix::new(dy, rows, self.0.out_channels);
+        multiply(stream, dw, false, dy.t(), windows)
+    }
+}
