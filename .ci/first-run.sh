@@ -355,6 +355,30 @@ first_choice() {
   done
 }
 
+# Steps of this pack and of others, whose archives are OLD, in turns.
+against() {
+  local archive turn network precision from
+  local packs=("$p")
+  for archive in ${OLD:?archives of other packs}; do
+    from=/tmp/$(basename "$archive" .tar.xz)
+    mkdir -p "$from"
+    tar -C "$from" -xf "$archive"
+    packs+=("$from")
+  done
+  for turn in 1 2; do
+    while read -r network precision; do
+      for from in "${packs[@]}"; do
+        step_ms "turn $turn, $network 256, $precision, $from" 20 "$(steps_of "$network")" \
+          "$from/xtask" contend-gpu --replicas 1 --precision "$precision" steps "$network" 256
+      done
+    done << 'STEPS'
+lenet tf32
+resnet18 tf32
+resnet18 bf16
+STEPS
+  done
+}
+
 # What keeps the host busy in a step, by function of CUDA's libraries. `SKIP` seconds load and choose.
 host() {
   local network precision library
