@@ -434,10 +434,10 @@ MODES
 
 # The time of each kernel of about two steps, without what is before them. With cuDNN's first choices: where ncu slows
 # launches down, timing would choose others than usual.
-kernels_of() { # NETWORK SKIP COUNT STEPS
-  part "kernels-$1" 60 kernels.log ncu --clock-control none --cache-control none --metrics gpu__time_duration.sum --csv \
-    --print-units base --launch-skip "$2" --launch-count "$3" \
-    "$p/xtask" contend-gpu --replicas 1 --precision tf32 --deterministic steps "$1" 256 < <(echo "$4")
+kernels_of() { # NETWORK PRECISION SKIP COUNT STEPS
+  part "kernels-$1-$2" 60 kernels.log ncu --clock-control none --cache-control none --metrics gpu__time_duration.sum --csv \
+    --print-units base --launch-skip "$3" --launch-count "$4" \
+    "$p/xtask" contend-gpu --replicas 1 --precision "$2" --deterministic steps "$1" 256 < <(echo "$5")
   "$python" - "$last" << 'PY' | tee -a "$summary"
 import collections, csv, sys
 lines = [line for line in open(sys.argv[1], errors="replace") if line.startswith('"')]
@@ -452,8 +452,9 @@ for name, ns in total.most_common(14):
 PY
 }
 kernels() {
-  kernels_of lenet 3000 70 200
-  kernels_of resnet18 9000 600 40
+  kernels_of lenet tf32 3000 70 200
+  kernels_of resnet18 tf32 9000 600 40
+  kernels_of resnet18 bf16 9000 600 40
 }
 
 # The machine's CPU, while the GPU has nothing to do: ours and PyTorch on 1 to 16 threads, medians of single steps.
