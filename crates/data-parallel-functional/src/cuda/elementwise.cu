@@ -97,8 +97,8 @@ extern "C" __global__ void transpose_widen(unsigned int n, const real* x, float*
 }
 
 // Weights, transposed. `table` has five numbers for each entry, which is some samples of a weight: the addresses of
-// their elements and of where they go, how many rows all of them have, the rows of a sample, and columns. A thread takes
-// a row. Blocks side by side take one entry, those behind each other the others.
+// their elements and of where they go, how many rows all of them have, the rows of a sample, and columns. A thread
+// takes a row. Blocks side by side take one entry, those behind each other the others.
 extern "C" __global__ void pack(const unsigned long long* table) {
     const unsigned long long* entry = table + 5 * blockIdx.y;
     const unsigned int n = entry[2], rows = entry[3], columns = entry[4];
@@ -202,8 +202,8 @@ struct Im2col {
     int height, width, channels, out_height, out_width, kernel_height, kernel_width, stride, padding;
 };
 
-// The windows of x as rows of (KH, KW, C), with zeros in the padding. A thread takes V neighbours of a row of the kernel,
-// which are neighbours in x too; V divides C.
+// The windows of x as rows of (KH, KW, C), with zeros in the padding. A thread takes V neighbours of a row of the
+// kernel, which are neighbours in x too; V divides C.
 template <int V> __device__ void to_windows(unsigned int n, const float* x, float* windows, const Im2col& s) {
     ELEMENT
     const unsigned int of_a_row = s.kernel_width * s.channels / V;
@@ -226,7 +226,8 @@ extern "C" __global__ void im2col4(unsigned int n, const float* x, float* window
 }
 
 // dx from the gradient of the windows. A thread takes V channels of a pixel, and sums all windows that see it.
-template <int V> __device__ void from_windows(unsigned int n, const float* windows, float* dx, const Im2col& s, int add) {
+template <int V>
+__device__ void from_windows(unsigned int n, const float* windows, float* dx, const Im2col& s, int add) {
     ELEMENT
     const Pixel at = pixel_of(i * V, s.height, s.width, s.channels);
     float total[V] = {}, v[V];
@@ -361,10 +362,11 @@ extern "C" __global__ void total(const float* x, float* y, int n) {
     if (threadIdx.x == 0) *y = (float)sums[0];
 }
 
-// As functional::Sgd, with the gradients' sums times `share`. `table` has five numbers for each entry, which is a part of
-// a parameter: the addresses of its elements, of their gradients and of the two values that are kept of them, or 0, and
-// how many there are. Blocks side by side take one entry, those behind each other the others.
-extern "C" __global__ void sgd(const unsigned long long* table, float lr, float momentum, float ahead, float decay, float share) {
+// As functional::Sgd, with the gradients' sums times `share`. `table` has five numbers for each entry, which is a part
+// of a parameter: the addresses of its elements, of their gradients and of the two values that are kept of them, or 0,
+// and how many there are. Blocks side by side take one entry, those behind each other the others.
+extern "C" __global__ void sgd(const unsigned long long* table, float lr, float momentum, float ahead, float decay,
+                               float share) {
     const unsigned long long* entry = table + 5 * blockIdx.y;
     float* param = reinterpret_cast<float*>(entry[0]);
     const float* grad = reinterpret_cast<const float*>(entry[1]);

@@ -191,8 +191,9 @@ extern "C" __global__ void norm_sums(const real* x, const real* y, real* dy, Cha
     sums<1>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4) norm_sums_wide(const real* x, const real* y, real* dy, Channels of, float* partial,
-                                      int rows, int c, int rows_of_a_block, int relu) {
+// At least four blocks on a multiprocessor: with three, the last ones of all would run alone.
+extern "C" __global__ void __launch_bounds__(256, 4) norm_sums_wide(
+    const real* x, const real* y, real* dy, Channels of, float* partial, int rows, int c, int rows_of_a_block, int relu) {
     sums<WIDE>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
 }
 
@@ -240,7 +241,8 @@ extern "C" __global__ void norm_backward(unsigned int n, const real* x, const re
     backward<1>(n, x, dy, dx, of, shift, stretch, c, relu, add);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4) norm_backward_wide(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
-                                          const float* shift, const float* stretch, int c, int relu, int add) {
+extern "C" __global__ void __launch_bounds__(256, 4) norm_backward_wide(
+    unsigned int n, const real* x, const real* dy, real* dx, Channels of, const float* shift, const float* stretch, int c,
+    int relu, int add) {
     backward<WIDE>(n, x, dy, dx, of, shift, stretch, c, relu, add);
 }

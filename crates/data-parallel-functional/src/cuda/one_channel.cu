@@ -59,7 +59,7 @@ template <int K, int V> __device__ void forward(const float* x, const float* wei
     const Rows<V> rows(s.outputs);
     if (rows.lane >= rows.lanes) return;
     const Outputs<K, V> outputs(weight, bias, rows.first_output, s.outputs);
-    for (int p = blockIdx.x * rows.lanes + rows.lane; p < pixels; p += gridDim.x * rows.lanes) {
+    for (unsigned int p = blockIdx.x * rows.lanes + rows.lane; p < pixels; p += gridDim.x * rows.lanes) {
         const Pixel at = pixel_of(p, s.out_height, s.out_width, 1);
         float taps[K * K], total[V] = {};
         for (int py = 0; py < s.pool; ++py)
