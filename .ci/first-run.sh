@@ -134,10 +134,13 @@ find_everything() {
     found=$(find /usr/local /opt -name $tool -type f -perm -u+x 2> /dev/null | head -1)
     [ -n "$found" ] && PATH=$PATH:$(dirname "$found")
   done
-  mkdir -p "$p"
-  [ -e "$p/xtask" ] || tar -C "$p" -xJf .gpu/pack.tar.xz || "$python" - "$p" << 'PY'
+  unpack .gpu/pack.tar.xz "$p"
+}
+unpack() { # ARCHIVE FOLDER
+  mkdir -p "$2"
+  [ -e "$2/xtask" ] || tar -C "$2" -xJf "$1" || "$python" - "$@" << 'PY'
 import sys, tarfile
-tarfile.open(".gpu/pack.tar.xz", "r:xz").extractall(sys.argv[1], filter="data")
+tarfile.open(sys.argv[1], "r:xz").extractall(sys.argv[2], filter="data")
 PY
 }
 
@@ -360,15 +363,14 @@ against() {
   local archive turn network precision from
   local packs=("$p")
   for archive in ${OLD:?archives of other packs}; do
-    from=/tmp/$(basename "$archive" .tar.xz)
-    mkdir -p "$from"
-    tar -C "$from" -xf "$archive"
+    from=/tmp/packs/$(basename "$archive" .tar.xz)
+    unpack "$archive" "$from"
     packs+=("$from")
   done
   for turn in 1 2; do
     while read -r network precision; do
       for from in "${packs[@]}"; do
-        step_ms "turn $turn, $network 256, $precision, $from" 20 "$(steps_of "$network")" \
+        step_ms "turn $turn, $network 256, $precision, $from" 40 "$(steps_of "$network")" \
           "$from/xtask" contend-gpu --replicas 1 --precision "$precision" steps "$network" 256
       done
     done << 'STEPS'

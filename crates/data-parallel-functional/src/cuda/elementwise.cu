@@ -217,7 +217,7 @@ template <int V> __device__ void to_windows(unsigned int n, const float* x, floa
     store(windows + (size_t)i * V, v);
 }
 
-extern "C" __global__ void im2col(unsigned int n, const float* x, float* windows, Im2col s) {
+extern "C" __global__ void im2col1(unsigned int n, const float* x, float* windows, Im2col s) {
     to_windows<1>(n, x, windows, s);
 }
 
@@ -229,7 +229,8 @@ extern "C" __global__ void im2col4(unsigned int n, const float* x, float* window
 template <int V>
 __device__ void from_windows(unsigned int n, const float* windows, float* dx, const Im2col& s, int add) {
     ELEMENT
-    const Pixel at = pixel_of(i * V, s.height, s.width, s.channels);
+    Pixel at = pixel_of(i, s.height, s.width, s.channels / V);
+    at.c *= V;
     float total[V] = {}, v[V];
     for (int ky = 0; ky < s.kernel_height; ++ky) {
         const int down = at.y + s.padding - ky, y = down / s.stride;
@@ -248,7 +249,7 @@ __device__ void from_windows(unsigned int n, const float* windows, float* dx, co
     store(to, total);
 }
 
-extern "C" __global__ void col2im(unsigned int n, const float* windows, float* dx, Im2col s, int add) {
+extern "C" __global__ void col2im1(unsigned int n, const float* windows, float* dx, Im2col s, int add) {
     from_windows<1>(n, windows, dx, s, add);
 }
 

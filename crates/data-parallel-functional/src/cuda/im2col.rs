@@ -1,19 +1,20 @@
-//! Convolutions of few channels on a GPU as products of matrices: the windows of x become rows of a matrix. cuDNN has
-//! fast algorithms for channels that are multiples of eight. Its others take longer here than a product in f32, on the
-//! GPU and on the host.
+//! Convolutions of small images with few channels on a GPU as products of matrices: the windows of x become rows of a
+//! matrix. cuDNN has its fast algorithms for channels that are multiples of eight. Its others took most of LeNet's step.
 
 use super::floats::{Element, Floats};
 use super::gemm::{Matrix, multiply};
-use super::launch::{Argument, launch, pick};
+use super::launch::{Argument, launch};
 use super::memory::Block;
 use super::stream::Stream;
 use crate::descriptors::convolution::Geometry;
 use candle_core::Result;
 
-/// The most weights of an output, and the most outputs: with more, tensor cores are worth their padding.
+/// The most weights of an output, and the most outputs. With more, cuDNN's tensor cores are probably faster, although
+/// channels are filled up to eights for them.
 const FEW: (usize, usize) = (512, 64);
-/// The most elements of the matrix of windows: 256 MiB.
-const MOST: usize = 1 << 26;
+/// The most elements of an image, and of its windows: 256 KiB. What is done does not depend on the batch, or the last
+/// batch of an epoch could be computed otherwise than the rest.
+const SMALL: usize = 1 << 16;
 
 /// A convolution that is computed so.
 pub(crate) struct Im2col<'a>(&'a Geometry);
@@ -38,9 +39,9 @@ impl<'a> Im2col<'a> {
     pub fn new(g: &'a Geometry, of_x: Element) -> Option<Self> {
         let in_eights = g.channels.is_multiple_of(8) && g.out_channels.is_multiple_of(8);
         let few = g.taps() <= FEW.0 && g.out_channels <= FEW.1 && g.kernel_area() > 1;
-        let it = Self(g);
-        let suits = of_x == Element::F32 && few && !in_eights && it.rows() * g.taps() <= MOST;
-        suits.then_some(it)
+        let image = g.height * g.width * g.channels;
+        let small = image.max(g.out_height * g.out_width * g.taps()) <= SMALL;
+        (of_x == Element::F32 && few && small && !in_eights).then_some(Self(g))
     }
 
     /// Windows of all examples.
@@ -52,16 +53,18 @@ impl<'a> Im2col<'a> {
     fn windows(&self, stream: &Stream, x: Floats) -> Result<Block> {
         let windows = Block::new(stream, self.rows() * self.0.taps())?;
         let to = windows.floats();
-        let vector = self.vector(x);
-        let (n, name) = (to.len / vector, pick(vector, ["im2col", "im2col4"]));
+        let (n, name) = if self.has_fours(x) {
+            (to.len / 4, "im2col4")
+        } else {
+            (to.len, "im2col1")
+        };
         launch!(stream, name, elements n; n, x, to, self)?;
         Ok(windows)
     }
 
-    /// Channels that a thread takes at a time: four, where x begins at a multiple of 16 bytes.
-    fn vector(&self, x: Floats) -> usize {
-        let four = self.0.channels.is_multiple_of(4) && x.are_aligned();
-        if four { 4 } else { 1 }
+    /// Whether a thread can take four channels of x at once.
+    fn has_fours(&self, x: Floats) -> bool {
+        self.0.channels.is_multiple_of(4) && x.are_aligned()
     }
 
     /// `y` from `x` and the packed `weight`.
@@ -87,8 +90,11 @@ impl<'a> Im2col<'a> {
         let dy = Matrix::new(dy, rows, outputs);
         let weight = Matrix::new(weight, outputs, taps);
         multiply(stream, windows.floats(), false, dy, weight)?;
-        let vector = self.vector(dx);
-        let (n, name) = (dx.len / vector, pick(vector, ["col2im", "col2im4"]));
+        let (n, name) = if self.has_fours(dx) {
+            (dx.len / 4, "col2im4")
+        } else {
+            (dx.len, "col2im1")
+        };
         launch!(stream, name, elements n; n, windows.floats(), dx, self, add)
     }
 

@@ -29,11 +29,6 @@ pub(crate) fn between(from: Floats, to: Floats, names: [&'static str; 3]) -> Ker
     }
 }
 
-/// One of two kernels, by the channels that a thread takes.
-pub(crate) fn pick(vector: usize, [one, several]: [&'static str; 2]) -> &'static str {
-    if vector > 1 { several } else { one }
-}
-
 /// An argument of a kernel: a number of 32 bits, an address, or a struct with the same layout in both languages.
 pub(crate) trait Argument {
     type Raw: DeviceRepr;

@@ -46,14 +46,6 @@ template <int V> __device__ void moments(const real* x, float* partial, int rows
     }
 }
 
-extern "C" __global__ void norm_moments(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
-    moments<1>(x, partial, rows, c, rows_of_a_block);
-}
-
-extern "C" __global__ void norm_moments_wide(const real* x, float* partial, int rows, int c, int rows_of_a_block) {
-    moments<WIDE>(x, partial, rows, c, rows_of_a_block);
-}
-
 // Sums partial[k][0] and [k][1] of a channel over `count` blocks: by 32 threads, then by the first, which alone has the sums.
 __device__ inline void total(const float* partial, int count, int c, int channel, double* a, double* b) {
     __shared__ double shared[2][32][33];
@@ -141,16 +133,6 @@ __device__ void forward(unsigned int n, const real* x, const real* other, real* 
     store(y + at, v);
 }
 
-extern "C" __global__ void norm_forward(unsigned int n, const real* x, const real* other, real* y, Channels of,
-                                         int c, int relu) {
-    forward<1>(n, x, other, y, of, c, relu);
-}
-
-extern "C" __global__ void norm_forward_wide(unsigned int n, const real* x, const real* other, real* y, Channels of,
-                                         int c, int relu) {
-    forward<WIDE>(n, x, other, y, of, c, relu);
-}
-
 // partial[block][0] = sum of dy (x - mean), [1] = of dy. Where `y` is given, ReLU's result behind a sum,
 // dy is first set to zero where that is.
 template <int V>
@@ -184,17 +166,6 @@ __device__ void sums(const real* x, const real* y, real* dy, Channels channels, 
         store(partial + (size_t)blockIdx.y * 2 * c + channel, dw);
         store(partial + ((size_t)blockIdx.y * 2 + 1) * c + channel, db);
     }
-}
-
-extern "C" __global__ void norm_sums(const real* x, const real* y, real* dy, Channels of, float* partial,
-                                      int rows, int c, int rows_of_a_block, int relu) {
-    sums<1>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
-}
-
-// At least four blocks on a multiprocessor: with three, the last ones of all would run alone.
-extern "C" __global__ void __launch_bounds__(256, 4) norm_sums_wide(
-    const real* x, const real* y, real* dy, Channels of, float* partial, int rows, int c, int rows_of_a_block, int relu) {
-    sums<WIDE>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);
 }
 
 // The gradients of weight and bias, where they are wanted, and what a shift and a stretch of x would have
@@ -236,13 +207,27 @@ __device__ void backward(unsigned int n, const real* x, const real* dy, real* dx
     store(dx + at, d);
 }
 
-extern "C" __global__ void norm_backward(unsigned int n, const real* x, const real* dy, real* dx, Channels of,
-                                          const float* shift, const float* stretch, int c, int relu, int add) {
-    backward<1>(n, x, dy, dx, of, shift, stretch, c, relu, add);
-}
+// The kernels for V channels of a thread. With at most 64 registers a thread, four blocks fit on a multiprocessor.
+#define KERNELS(V)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 4) norm_moments##V(const real* x, float* partial, int rows,   \
+                                                                         int c, int rows_of_a_block) {              \
+        moments<V>(x, partial, rows, c, rows_of_a_block);                                                           \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 4) norm_forward##V(                                           \
+        unsigned int n, const real* x, const real* other, real* y, Channels of, int c, int relu) {                  \
+        forward<V>(n, x, other, y, of, c, relu);                                                                    \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 4) norm_sums##V(                                              \
+        const real* x, const real* y, real* dy, Channels of, float* partial, int rows, int c, int rows_of_a_block,  \
+        int relu) {                                                                                                 \
+        sums<V>(x, y, dy, of, partial, rows, c, rows_of_a_block, relu);                                             \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 4) norm_backward##V(                                          \
+        unsigned int n, const real* x, const real* dy, real* dx, Channels of, const float* shift,                   \
+        const float* stretch, int c, int relu, int add) {                                                           \
+        backward<V>(n, x, dy, dx, of, shift, stretch, c, relu, add);                                                \
+    }
 
-extern "C" __global__ void __launch_bounds__(256, 4) norm_backward_wide(
-    unsigned int n, const real* x, const real* dy, real* dx, Channels of, const float* shift, const float* stretch, int c,
-    int relu, int add) {
-    backward<WIDE>(n, x, dy, dx, of, shift, stretch, c, relu, add);
-}
+KERNELS(1)
+KERNELS(4)
+KERNELS(8)

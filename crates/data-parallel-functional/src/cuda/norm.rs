@@ -1,9 +1,9 @@
 //! Batch normalization on a GPU, with what is added to it and its ReLU: three kernels in each direction.
 //! Where statistics are shared, the host combines them, and waits for the GPU.
 
-use super::floats::Floats;
+use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
-use super::launch::{THREADS, launch, pick};
+use super::launch::{THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of};
@@ -44,14 +44,14 @@ impl Cut {
 }
 
 impl Norm {
-    /// Channels that a thread takes at a time: 16 bytes of x, where they begin at a multiple of 16 bytes everywhere.
+    /// Channels that a thread takes at a time: at most 16 bytes of x, where they begin at a multiple of 16 bytes
+    /// everywhere.
     fn vector(&self, x: Floats, others: &[Floats]) -> usize {
         let aligned = x.are_aligned() && others.iter().all(|floats| floats.are_aligned());
-        let wide = x.element.of_16_bytes();
-        if aligned && self.channels.is_multiple_of(wide) {
-            wide
-        } else {
-            1
+        match (aligned, x.element) {
+            (true, Element::Bf16) if self.channels.is_multiple_of(8) => 8,
+            (true, _) if self.channels.is_multiple_of(4) => 4,
+            _ => 1,
         }
     }
 
@@ -106,7 +106,10 @@ impl Norm {
         let (c, rows, vector) = (self.channels, self.count, self.vector(x, &[]));
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let name = x.kernel(pick(vector, ["norm_moments", "norm_moments_wide"]));
+        let name = x.kernel(pick(
+            vector,
+            ["norm_moments1", "norm_moments4", "norm_moments8"],
+        ));
         if rows > 0 {
             launch!(stream, name, cut.grid, cut.block;
                 x, partial.floats(), rows, c, cut.rows_of_a_block)?;
@@ -198,7 +201,10 @@ impl Kernel<Cuda> for Norm {
         let channels = [mean.floats(), inv_std.floats(), x[1], x[2]];
         let vector = self.vector(y, x);
         let (n, other) = (y.len / vector, self.shortcut(x));
-        let name = y.kernel(pick(vector, ["norm_forward", "norm_forward_wide"]));
+        let name = y.kernel(pick(
+            vector,
+            ["norm_forward1", "norm_forward4", "norm_forward8"],
+        ));
         launch!(stream, name, elements n; n, x[0], other, y, channels, c, self.relu)?;
         Ok(vec![mean, inv_std])
     }
@@ -214,7 +220,7 @@ impl Kernel<Cuda> for Norm {
         let vector = self.vector(x, &[at.x, &[at.y, d]].concat());
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
-        let name = d.kernel(pick(vector, ["norm_sums", "norm_sums_wide"]));
+        let name = d.kernel(pick(vector, ["norm_sums1", "norm_sums4", "norm_sums8"]));
         if rows > 0 {
             launch!(stream, name, cut.grid, cut.block;
                 x, masked, d, channels, partial.floats(), rows, c, cut.rows_of_a_block, relu)?;
@@ -250,7 +256,10 @@ impl Kernel<Cuda> for Norm {
                 dx[0].target(stream)?.expect("it is wanted")
             };
             let vector = self.vector(x, &[at.x, &[d, to]].concat());
-            let name = to.kernel(pick(vector, ["norm_backward", "norm_backward_wide"]));
+            let name = to.kernel(pick(
+                vector,
+                ["norm_backward1", "norm_backward4", "norm_backward8"],
+            ));
             let n = d.len / vector;
             launch!(stream, name, elements n;
                 n, x, d, to, channels, shift, stretch, c, relu, add)?;
@@ -263,5 +272,14 @@ impl Kernel<Cuda> for Norm {
         } else {
             Ok(())
         }
+    }
+}
+
+/// One of three kernels, by the channels that a thread takes.
+fn pick(vector: usize, [one, four, eight]: [&'static str; 3]) -> &'static str {
+    match vector {
+        8 => eight,
+        4 => four,
+        _ => one,
     }
 }

@@ -38,22 +38,25 @@ impl<'a> OneChannel<'a> {
         (kernel && channels).then_some(Self(convolution))
     }
 
-    /// One of two kernels, by the size of the convolution's.
-    fn pick(&self, [three, five]: [&'static str; 2]) -> &'static str {
-        match self.0.geometry.kernel_height {
-            3 => three,
-            _ => five,
-        }
+    /// Pixels that a block takes at once, if each thread takes so many outputs of one.
+    fn lanes(&self, outputs: usize) -> usize {
+        THREADS as usize / self.0.geometry.out_channels.div_ceil(outputs)
     }
 
     pub fn forward(&self, stream: &Stream, x: &[Floats], y: Floats) -> Result<()> {
-        let name = y.kernel(self.pick(["one_channel3", "one_channel5"]));
-        if y.len == 0 {
+        // a kernel, and the outputs that a thread takes, as one_channel.cu has it
+        let (name, outputs) = if self.0.geometry.kernel_height == 3 {
+            ("one_channel3", 4)
+        } else {
+            ("one_channel5", 2)
+        };
+        let pixels = y.len / self.0.geometry.out_channels;
+        let blocks = pixels.div_ceil(self.lanes(outputs)).min(FORWARD_BLOCKS);
+        if blocks == 0 {
             return Ok(());
         }
-        let (bias, pixels) = (x.get(2).copied(), y.len / self.0.geometry.out_channels);
-        let blocks = y.len.div_ceil(THREADS as usize).min(FORWARD_BLOCKS);
-        launch!(stream, name, (blocks as u32, 1, 1), (THREADS, 1, 1);
+        let (grid, bias) = ((blocks as u32, 1, 1), x.get(2).copied());
+        launch!(stream, y.kernel(name), grid, (THREADS, 1, 1);
             x[0], x[1], bias, y, self, self.0.relu, pixels)
     }
 
@@ -66,18 +69,20 @@ impl<'a> OneChannel<'a> {
         dx: &mut [Grad],
     ) -> Result<()> {
         let g = &self.0.geometry;
-        let (of_weight, outputs) = (g.out_channels * g.taps(), g.out_channels);
-        let (pixels, width) = (dy.len / outputs, of_weight + outputs);
-        let of_a_block = pixels
-            .div_ceil(BACKWARD_BLOCKS)
-            .max(THREADS as usize / outputs)
-            .max(1);
+        let (name, outputs) = if g.kernel_height == 3 {
+            ("one_channel3_backward", 4)
+        } else {
+            ("one_channel5_backward", 1)
+        };
+        let of_weight = g.out_channels * g.taps();
+        let (pixels, width) = (dy.len / g.out_channels, of_weight + g.out_channels);
+        let of_a_block = pixels.div_ceil(BACKWARD_BLOCKS).max(1);
+        let of_a_block = of_a_block.next_multiple_of(self.lanes(outputs));
         let parts = pixels.div_ceil(of_a_block);
         let partial = Block::new(stream, parts * width)?;
         let (partial, bias) = (partial.floats(), x.get(2).copied());
         if parts > 0 {
-            let name = dy.kernel(self.pick(["one_channel3_backward", "one_channel5_backward"]));
-            launch!(stream, name, (parts as u32, 1, 1), (THREADS, 1, 1);
+            launch!(stream, dy.kernel(name), (parts as u32, 1, 1), (THREADS, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;
         }
         for (gradient, first) in dx[1..].iter_mut().zip([0, of_weight]) {

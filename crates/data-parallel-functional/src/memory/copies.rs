@@ -1,8 +1,11 @@
 //! Copies of many small tensors.
 
+use std::collections::HashSet;
+
 use candle_core::{DType, Result, Tensor, Var};
 
-/// Copies each of `from` into the variable of the same number. Those that are F32 on one GPU take one launch.
+/// Copies each of `from` into the variable of the same number. Where all have memory of their own, those that are F32 on
+/// one GPU take one launch.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -16,13 +19,23 @@ use candle_core::{DType, Result, Tensor, Var};
 ///
 /// # Errors
 /// If a tensor has another shape, type or device than its variable, or shares its memory.
+///
+/// # Panics
+/// If there are not as many variables as tensors.
 pub fn copy_all(from: &[&Tensor], to: &[Var]) -> Result<()> {
     assert_eq!(from.len(), to.len(), "a variable for each tensor");
-    let mut together = Vec::new();
+    let memory_of = |t: &Tensor| std::ptr::from_ref(&*t.storage_and_layout().0) as usize;
+    let read = from.iter().map(|from| memory_of(from));
+    let written = to.iter().map(|to| memory_of(to));
+    // a copy that another one reads or writes must come in its turn, and no memory can be locked twice
+    let apart = read.chain(written).collect::<HashSet<_>>().len() == 2 * to.len();
+    let mut together: Vec<(&Tensor, &Tensor)> = Vec::new();
     for (from, to) in from.iter().zip(to) {
-        let with_others = |(first, _): &(&Tensor, _)| first.device().same_device(from.device());
-        if is_copied_by_a_kernel(from, to) && together.first().is_none_or(with_others) {
-            together.push((*from, to.as_tensor()));
+        let with_others = together
+            .first()
+            .is_none_or(|(first, _)| first.device().same_device(from.device()));
+        if apart && with_others && is_copied_by_a_kernel(from, to) {
+            together.push((from, to));
         } else {
             to.set(from)?;
         }
@@ -32,11 +45,9 @@ pub fn copy_all(from: &[&Tensor], to: &[Var]) -> Result<()> {
     Ok(())
 }
 
-fn is_copied_by_a_kernel(from: &Tensor, to: &Var) -> bool {
-    // one of candle's own copies says what does not fit
-    let fit = from.dims() == to.dims()
-        && from.device().same_device(to.device())
-        && !std::ptr::eq(&*from.storage_and_layout().0, &*to.storage_and_layout().0);
+fn is_copied_by_a_kernel(from: &Tensor, to: &Tensor) -> bool {
+    // candle's own copy says what does not fit
+    let fit = from.dims() == to.dims() && from.device().same_device(to.device());
     let are_f32 = from.dtype() == DType::F32 && to.dtype() == DType::F32;
     fit && are_f32 && from.is_contiguous() && from.device().is_cuda()
 }
@@ -68,6 +79,11 @@ mod tests {
             let values = |t: &Tensor| t.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
             assert_eq!(values(from)?, values(to)?);
         }
+        // in their turn
+        let a = Var::from_tensor(&Tensor::new(1f32, device)?)?;
+        let b = Var::from_tensor(&Tensor::new(2f32, device)?)?;
+        copy_all(&[&a, &b], &[b.clone(), a.clone()])?;
+        assert_eq!([a.to_scalar::<f32>()?, b.to_scalar::<f32>()?], [1., 1.]);
         let wrong = [Tensor::zeros(2, DType::F32, device)?, to[2].detach()];
         for wrong in &wrong {
             assert!(copy_all(&[wrong], &to[2..3]).is_err());
