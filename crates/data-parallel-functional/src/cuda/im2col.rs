@@ -1,5 +1,6 @@
 //! Convolutions of small images with few channels on a GPU as products of matrices: the windows of x become rows of a
-//! matrix. cuDNN has its fast algorithms for channels that are multiples of eight. Its others took most of LeNet's step.
+//! matrix. cuDNN has its fast algorithms for channels that are multiples of eight. Of the time of LeNet's kernels, others
+//! of cuDNN's took more than half.
 
 use super::floats::{Element, Floats};
 use super::gemm::{Matrix, multiply};
@@ -9,22 +10,26 @@ use super::stream::Stream;
 use crate::descriptors::convolution::Geometry;
 use candle_core::Result;
 
-/// The most weights of an output, and the most outputs. With more, cuDNN's tensor cores are probably faster, although
+/// The most weights of an output. With more, or with more outputs, cuDNN's tensor cores are probably faster, although
 /// channels are filled up to eights for them.
-const FEW: (usize, usize) = (512, 64);
+const TAPS: usize = 512;
+/// The most outputs.
+const OUTPUTS: usize = 64;
 /// The most elements of an image, and of its windows: 256 KiB. What is done does not depend on the batch, or the last
 /// batch of an epoch could be computed otherwise than the rest.
 const SMALL: usize = 1 << 16;
 
 /// A convolution that is computed so.
-pub(crate) struct Im2col<'a>(&'a Geometry);
+pub(crate) struct Im2col<'a> {
+    geometry: &'a Geometry,
+}
 
 /// The kernels have a struct of nine integers of 32 bits.
 impl Argument for &Im2col<'_> {
     type Raw = [[i32; 3]; 3];
 
     fn raw(&self) -> Result<Self::Raw> {
-        let g = self.0;
+        let g = self.geometry;
         [
             [g.height, g.width, g.channels],
             [g.out_height, g.out_width, g.kernel_height],
@@ -38,20 +43,20 @@ impl<'a> Im2col<'a> {
     /// `g`, if it suits; x is of that type.
     pub fn new(g: &'a Geometry, of_x: Element) -> Option<Self> {
         let in_eights = g.channels.is_multiple_of(8) && g.out_channels.is_multiple_of(8);
-        let few = g.taps() <= FEW.0 && g.out_channels <= FEW.1 && g.kernel_area() > 1;
+        let few = g.taps() <= TAPS && g.out_channels <= OUTPUTS && g.kernel_area() > 1;
         let image = g.height * g.width * g.channels;
         let small = image.max(g.out_height * g.out_width * g.taps()) <= SMALL;
-        (of_x == Element::F32 && few && small && !in_eights).then_some(Self(g))
+        (of_x == Element::F32 && few && small && !in_eights).then_some(Self { geometry: g })
     }
 
     /// Windows of all examples.
     fn rows(&self) -> usize {
-        self.0.batch * self.0.out_height * self.0.out_width
+        self.geometry.batch * self.geometry.out_height * self.geometry.out_width
     }
 
     /// The windows of x as rows.
     fn windows(&self, stream: &Stream, x: Floats) -> Result<Block> {
-        let windows = Block::new(stream, self.rows() * self.0.taps())?;
+        let windows = Block::new(stream, self.rows() * self.geometry.taps())?;
         let to = windows.floats();
         let (n, name) = if self.has_fours(x) {
             (to.len / 4, "im2col4")
@@ -64,15 +69,15 @@ impl<'a> Im2col<'a> {
 
     /// Whether a thread can take four channels of x at once.
     fn has_fours(&self, x: Floats) -> bool {
-        self.0.channels.is_multiple_of(4) && x.are_aligned()
+        self.geometry.channels.is_multiple_of(4) && x.are_aligned()
     }
 
     /// `y` from `x` and the packed `weight`.
     pub fn forward(&self, stream: &Stream, x: Floats, weight: Floats, y: Floats) -> Result<()> {
-        let (rows, taps) = (self.rows(), self.0.taps());
+        let (rows, taps) = (self.rows(), self.geometry.taps());
         let memory = self.windows(stream, x)?;
         let windows = Matrix::new(memory.floats(), rows, taps);
-        let weight = Matrix::new(weight, self.0.out_channels, taps);
+        let weight = Matrix::new(weight, self.geometry.out_channels, taps);
         multiply(stream, y, false, windows, weight.t())
     }
 
@@ -85,7 +90,11 @@ impl<'a> Im2col<'a> {
         dx: Floats,
         add: bool,
     ) -> Result<()> {
-        let (rows, taps, outputs) = (self.rows(), self.0.taps(), self.0.out_channels);
+        let (rows, taps, outputs) = (
+            self.rows(),
+            self.geometry.taps(),
+            self.geometry.out_channels,
+        );
         let windows = Block::new(stream, rows * taps)?;
         let dy = Matrix::new(dy, rows, outputs);
         let weight = Matrix::new(weight, outputs, taps);
@@ -106,10 +115,10 @@ impl<'a> Im2col<'a> {
         dy: Floats,
         dw: Floats,
     ) -> Result<()> {
-        let (rows, taps) = (self.rows(), self.0.taps());
+        let (rows, taps) = (self.rows(), self.geometry.taps());
         let memory = self.windows(stream, x)?;
         let windows = Matrix::new(memory.floats(), rows, taps);
-        let dy = Matrix::new(dy, rows, self.0.out_channels);
+        let dy = Matrix::new(dy, rows, self.geometry.out_channels);
         multiply(stream, dw, false, dy.t(), windows)
     }
 }

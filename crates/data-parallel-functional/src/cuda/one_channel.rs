@@ -76,8 +76,8 @@ impl<'a> OneChannel<'a> {
         };
         let of_weight = g.out_channels * g.taps();
         let (pixels, width) = (dy.len / g.out_channels, of_weight + g.out_channels);
-        let of_a_block = pixels.div_ceil(BACKWARD_BLOCKS).max(1);
-        let of_a_block = of_a_block.next_multiple_of(self.lanes(outputs));
+        let at_least = pixels.div_ceil(BACKWARD_BLOCKS).max(1);
+        let of_a_block = at_least.next_multiple_of(self.lanes(outputs)); // all threads take as many
         let parts = pixels.div_ceil(of_a_block);
         let partial = Block::new(stream, parts * width)?;
         let (partial, bias) = (partial.floats(), x.get(2).copied());
