@@ -232,7 +232,7 @@ one_test() { # FILE TEST LIMIT
   fi
   rm -f "$said"
 }
-# The GPU tests, several at a time, by their names: `-v memory` are those that leave memory to others.
+# The GPU tests, several at a time, by their names.
 tests() { # AT_A_TIME LIMIT GREP_OPTIONS…
   local at_a_time=$1 limit=$2 file test
   shift 2
@@ -250,8 +250,8 @@ tests() { # AT_A_TIME LIMIT GREP_OPTIONS…
   note "$(at)  tests: $(grep -c ^ok /tmp/tests) pass, $(grep -c ^not /tmp/tests) do not;" \
     "the slowest: $(sort -k2 -rn /tmp/tests | head -3 | cut -d' ' -f2- | tr '\n' ';')"
 }
-operations() { tests 6 150 -v memory; }
-memory_tests() { tests 1 60 memory; } # they take all memory, so they run alone
+operations() { tests 6 150 -v 'gpu.*memory'; }
+memory_tests() { tests 1 60 'gpu.*memory'; } # they take all memory, so they run alone
 
 right() { # LeNet 20 steps, ResNet-18 a step, k = 1, 2, 3, in f32 and bf16, beside the CPU
   part beside-the-cpu 110 right.log "$p/xtask" gpu-check --only right --out /tmp/right

@@ -11,7 +11,8 @@ pub enum Precision {
     /// f32 throughout.
     F32,
     /// Inputs of convolutions rounded to 10 bits behind the point (TF32), sums in f32: PyTorch's default for
-    /// convolutions. Small convolutions are exact: of one channel, or of few channels that are no multiples of 8.
+    /// convolutions. Small convolutions are f32: of one channel, or of few channels that are no
+    /// multiples of 8.
     #[default]
     Tf32,
     /// Values between operations and their gradients have 7 bits behind the point (bfloat16). Convolutions multiply such
