@@ -24,8 +24,8 @@
 //! This crate knows no model, no dataset and no replica, and it converts no tensor that does not fit: that is an error,
 //! which names both sides. A batch of no examples is fine, except for means and for batch normalization in training.
 //!
-//! Each floor uses only those below it: `operations` (those that have a file each) and `optim` (optimizers and their
-//! state); `graph` (values, compiler, tape, gradients, candle's networks); `cpu` and `cuda` (the other kernels);
+//! Each floor uses only those below it: `operations` (those that have a file each), `optim` (optimizers and their
+//! state) and `copies` (of many tensors); `graph` (values, compiler, tape, gradients, candle's networks); `cpu` and `cuda` (the other kernels);
 //! `kernel` (the traits of a backend and of a kernel); `statistics` (of batch norms); `descriptors` (sizes and checks);
 //! `memory` (tensors, buckets, free memory, limits) and `settings` (of the whole process).
 //!
@@ -46,6 +46,7 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
+mod copies;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -58,6 +59,7 @@ mod optim;
 mod settings;
 mod statistics;
 
+pub use copies::copy_all;
 pub use cpu::budget as threads;
 pub use cpu::buffer::empty_cache;
 pub use cpu::finite::not_finite;
@@ -70,7 +72,6 @@ pub use graph::network::{Network, NetworkFn, network_fn};
 pub use graph::value::Value;
 pub use memory::allocator::Allocator;
 pub use memory::bucket::{Bucket, BucketMemory, Part, bucket_sizes};
-pub use memory::copies::copy_all;
 pub use memory::limits::check as check_memory;
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, not_finite_sum, sgd};
 pub use settings::algorithms::{algorithms, set_algorithms};

@@ -2,7 +2,6 @@
 
 pub(crate) mod allocator;
 pub(crate) mod bucket;
-pub(crate) mod copies;
 pub(crate) mod free;
 pub(crate) mod limits;
 pub(crate) mod tensors;
