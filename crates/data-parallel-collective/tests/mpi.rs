@@ -47,10 +47,12 @@ const LATE: End = Early(
     &["error: all-gather: ranks 0, 2 did not arrive within 3s\n"],
 );
 const LEFT: End = Early(1, &["error: all-reduce: rank 1 did not arrive within 3s\n"]);
+const ONE: End = Early(1, &["error: all-gather: rank 1 did not arrive within 3s\n"]);
+const ANY: End = Early(1, &["error: all-gather: rank", " did not arrive within 3s\n"]);
 const NO_END: End = Early(1, &["error: end of MPI: rank 1 did not arrive within 3s\n"]);
 
 /// The name of the test, what the ranks do, and how that ends.
-const JOBS: [(&str, RankJob, End); 12] = [
+const JOBS: [(&str, RankJob, End); 14] = [
     ("sums_have_the_bits_of_one_process", sums, Well),
     ("gathered_bytes_come_in_rank_order", gathers, Well),
     ("two_threads_sum_at_once", channels, Well),
@@ -65,6 +67,8 @@ const JOBS: [(&str, RankJob, End); 12] = [
     ("an_abort_ends_all", || faulty(|| mpi::abort(7)), ABORT),
     ("an_exit_with_0_ends_all", || faulty(|| exit(0)), EXIT_0),
     ("all_that_do_not_come_are_named", two_loops, LATE),
+    ("one_that_waits_on_another_channel_is_not_named", waits, ONE),
+    ("ranks_that_wait_for_each_other_end", cross, ANY),
     ("a_rank_that_has_left_is_named", leaves, LEFT),
     ("a_rank_that_does_not_end_is_named", no_end, NO_END),
 ];
@@ -343,6 +347,27 @@ fn two_loops() -> Result<(), Error> {
         _ => (),
     }
     processes.all_gather(&[]).map(drop)
+}
+
+/// All wait for rank 1: rank 0 on one channel, the others still on another one.
+fn waits() -> Result<(), Error> {
+    let mut first = impatient()?;
+    let mut second = first.duplicate()?;
+    match first.rank() {
+        0 => second.all_gather(&[]).map(drop),
+        1 => endless(),
+        _ => first.all_gather(&[]).map(drop),
+    }
+}
+
+/// Rank 1 waits on another channel than the others.
+fn cross() -> Result<(), Error> {
+    let mut first = impatient()?;
+    let mut second = first.duplicate()?;
+    match first.rank() {
+        1 => second.all_gather(&[]).map(drop),
+        _ => first.all_gather(&[]).map(drop),
+    }
 }
 
 /// Rank 1 drops its process group, but does not end.

@@ -3,9 +3,9 @@
 //!
 //! Each process has a thread that polls how long its calls have taken. If one takes longer than its limit,
 //! the thread asks these threads of the other processes how many calls they have begun on that channel. It
-//! names the processes that have begun fewer calls and are in none of them, or do not answer, and ends all processes.
-//! A process that is still in an earlier call waits there for the same culprit. A call costs a few atomic operations
-//! more; without a late call, the watches send nothing.
+//! names those that have begun fewer and are in no call at all, or do not answer, and ends all processes. A process that
+//! waits in an earlier call, or on another channel, waits for the same culprit: it is named only if there is no other.
+//! A call costs a few atomic operations more; without a late call, the watches send nothing.
 
 use crate::end::last_words;
 use crate::error::names;
@@ -146,8 +146,19 @@ impl Channels {
 }
 
 /// A message between watches: the channel, the progress of the late call, and in an answer the progress of the process
-/// that answers, plus 1; in a question 0.
-type Message = [u64; 3];
+/// that answers, plus 1, and whether it is in a call on any channel; in a question zeros.
+type Message = [u64; 4];
+
+/// Where a process is when a call is late.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    /// It has come to the call, or waits in an earlier one on the same channel.
+    Here,
+    /// It waits in a call on another channel.
+    Elsewhere,
+    /// It is in no call, or does not answer.
+    Nowhere,
+}
 
 /// Whether a process with the progress `there` has come to the call with the progress `here`, or waits in an earlier one.
 fn has_come(there: u64, here: u64) -> bool {
@@ -182,12 +193,15 @@ impl Watch {
             let (words, status) = message.matched_receive_vec::<u64>();
             let from = status.source_rank() as usize;
             match Message::try_from(words) {
-                Ok([channel, progress, 0]) => {
+                Ok([channel, progress, 0, _]) => {
                     let of_channel = |calls: Arc<Calls>| {
                         (calls.channel == channel).then(|| calls.progress.load(SeqCst))
                     };
                     let here = self.channels.find(of_channel).unwrap_or(0); // not opened yet, or dropped
-                    self.send(from, [channel, progress, 1 + here]);
+                    let in_call =
+                        |calls: Arc<Calls>| (calls.progress.load(SeqCst) % 2 == 1).then_some(());
+                    let waits = self.channels.find(in_call).is_some();
+                    self.send(from, [channel, progress, 1 + here, u64::from(waits)]);
                 }
                 Ok(answer) => answered(from, answer),
                 Err(_) => (),
@@ -204,13 +218,20 @@ impl Watch {
 
     /// Asks all processes whether they have arrived at the call; ends all if one has not.
     fn look_into(&self, call: &Overdue) {
-        let came = self.ask(call);
-        let missing: Vec<usize> = (0..came.len()).filter(|rank| !came[*rank]).collect();
+        let places = self.ask(call);
+        let at = |place: Place| -> Vec<usize> {
+            let ranks = 0..places.len();
+            ranks.filter(|rank| places[*rank] == place).collect()
+        };
+        let mut missing = at(Place::Nowhere);
+        if missing.is_empty() {
+            missing = at(Place::Elsewhere); // they wait for this process, and it waits for them
+        }
         if missing.is_empty() {
             return; // the last one has just arrived, or the data is large
         }
         // the first process that arrived reports; the others do so only if it does not
-        let first = came.iter().position(|came| *came);
+        let first = at(Place::Here).first().copied();
         let end = Instant::now() + 2 * PATIENCE;
         while first != Some(self.rank()) && call.goes_on() && Instant::now() < end {
             self.listen(|_, _| ());
@@ -224,23 +245,32 @@ impl Watch {
         }
     }
 
-    /// Whether each process has arrived at the call. A process that does not answer has not.
-    fn ask(&self, call: &Overdue) -> Vec<bool> {
+    /// Where each process is.
+    fn ask(&self, call: &Overdue) -> Vec<Place> {
         let (channel, progress) = (call.calls.channel, call.progress);
         let mut answers = vec![None; self.comm.size() as usize];
-        answers[self.rank()] = Some(true);
+        answers[self.rank()] = Some(Place::Here);
         for other in (0..answers.len()).filter(|rank| *rank != self.rank()) {
-            self.send(other, [channel, progress, 0]);
+            self.send(other, [channel, progress, 0, 0]);
         }
         let end = Instant::now() + PATIENCE;
         while answers.contains(&None) && Instant::now() < end {
-            self.listen(|from, [of, number, there]| {
+            self.listen(|from, [of, number, there, waits]| {
                 if (of, number) == (channel, progress) {
-                    answers[from] = Some(has_come(there - 1, progress));
+                    answers[from] = Some(if has_come(there - 1, progress) {
+                        Place::Here
+                    } else if waits == 1 {
+                        Place::Elsewhere
+                    } else {
+                        Place::Nowhere
+                    });
                 }
             });
             std::thread::sleep(POLL);
         }
-        answers.into_iter().map(|came| came == Some(true)).collect()
+        let places = answers.into_iter();
+        places
+            .map(|place| place.unwrap_or(Place::Nowhere))
+            .collect()
     }
 }
