@@ -48,7 +48,10 @@ const LATE: End = Early(
 );
 const LEFT: End = Early(1, &["error: all-reduce: rank 1 did not arrive within 3s\n"]);
 const ONE: End = Early(1, &["error: all-gather: rank 1 did not arrive within 3s\n"]);
-const ANY: End = Early(1, &["error: all-gather: rank", " did not arrive within 3s\n"]);
+const ANY: End = Early(
+    1,
+    &["error: all-gather: rank", " did not arrive within 3s\n"],
+);
 const NO_END: End = Early(1, &["error: end of MPI: rank 1 did not arrive within 3s\n"]);
 
 /// The name of the test, what the ranks do, and how that ends.
