@@ -1,5 +1,6 @@
 //! Copies of many small tensors.
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 
 use candle_core::{DType, Result, Tensor, Var};
@@ -25,16 +26,18 @@ use candle_core::{DType, Result, Tensor, Var};
 pub fn copy_all(from: &[&Tensor], to: &[Var]) -> Result<()> {
     assert_eq!(from.len(), to.len(), "a variable for each tensor");
     let memory_of = |t: &Tensor| std::ptr::from_ref(&*t.storage_and_layout().0) as usize;
-    let read = from.iter().map(|from| memory_of(from));
-    let written = to.iter().map(|to| memory_of(to));
     // a copy that another one reads or writes must come in its turn, and no memory can be locked twice
-    let apart = read.chain(written).collect::<HashSet<_>>().len() == 2 * to.len();
+    let are_apart = LazyCell::new(|| {
+        let read = from.iter().map(|from| memory_of(from));
+        let written = to.iter().map(|to| memory_of(to));
+        read.chain(written).collect::<HashSet<_>>().len() == 2 * to.len()
+    });
     let mut together: Vec<(&Tensor, &Tensor)> = Vec::new();
     for (from, to) in from.iter().zip(to) {
         let with_others = together
             .first()
             .is_none_or(|(first, _)| first.device().same_device(from.device()));
-        if apart && with_others && is_copied_by_a_kernel(from, to) {
+        if is_copied_by_a_kernel(from, to) && with_others && *are_apart {
             together.push((from, to));
         } else {
             to.set(from)?;

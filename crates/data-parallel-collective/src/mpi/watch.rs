@@ -3,9 +3,9 @@
 //!
 //! Each process has a thread that polls how long its calls have taken. If one takes longer than its limit,
 //! the thread asks these threads of the other processes how many calls they have begun on that channel. It
-//! names those that have begun fewer and are in no call at all, or do not answer, and ends all processes. A process that
-//! waits in an earlier call, or on another channel, waits for the same culprit: it is named only if there is no other.
-//! A call costs a few atomic operations more; without a late call, the watches send nothing.
+//! names those that have begun fewer and are in no call at all, or do not answer, and ends all processes. A process in
+//! an earlier call waits there for the same culprit. Probably one on another channel does too: it is named only if there
+//! is no other. A call costs a few atomic operations more; without a late call, the watches send nothing.
 
 use crate::end::last_words;
 use crate::error::names;

@@ -6,7 +6,7 @@ use super::elementwise::{bias_relu, column_sums, mask, transpose};
 use super::floats::{Element, Floats};
 use super::gradient::{At, Cuda, Grad, Pass};
 use super::im2col::Im2col;
-use super::launch::{Address, THREADS, launch};
+use super::launch::{Address, THREADS, Table, launch};
 use super::memory::Block;
 use super::one_channel::OneChannel;
 use super::stream::Stream;
@@ -82,7 +82,7 @@ pub(crate) fn pack(stream: &Stream, weights: &[(Floats, Packing)]) -> Result<Vec
         |(weight, packing): &(Floats, Packing)| Block::of(packing.element, stream, weight.len);
     let blocks = weights.iter().map(block).collect::<Result<Vec<_>>>()?;
     for element in [Element::F32, Element::Bf16] {
-        let (mut table, mut largest) = (Vec::new(), 0);
+        let mut table = Table::new();
         for ((weight, packing), block) in weights.iter().zip(&blocks) {
             if packing.element != element || weight.len == 0 {
                 continue;
@@ -93,15 +93,13 @@ pub(crate) fn pack(stream: &Stream, weights: &[(Floats, Packing)]) -> Result<Vec
             for first in (0..samples).step_by(of_an_entry) {
                 let count = of_an_entry.min(samples - first);
                 let part = |of: Floats| of.at(first * rows * columns, count * rows * columns);
-                table.extend([*weight, block.floats()].map(|floats| part(floats).address));
-                table.extend([count * rows, rows, columns].map(|n| n as u64));
-                largest = largest.max(count * rows);
+                let [from, to] = [*weight, block.floats()].map(|floats| part(floats).address);
+                let sizes = [count * rows, rows, columns].map(|n| n as u64);
+                table.push([from, to, sizes[0], sizes[1], sizes[2]], count * rows);
             }
         }
-        if !table.is_empty() {
-            let entries = table.len() / 5;
-            let grid = (largest.div_ceil(THREADS as usize) as u32, entries as u32, 1);
-            stream.with_table(table, |table| {
+        if let Some(grid) = table.grid() {
+            stream.with_table(table.numbers, |table| {
                 launch!(stream, element.kernel("pack"), grid, (THREADS, 1, 1); Address(table))
             })?;
         }

@@ -1,7 +1,7 @@
 //! Launches of the kernels that several operations use: in elementwise.cu.
 
 use super::floats::{Element, Floats};
-use super::launch::{Address, THREADS, launch};
+use super::launch::{Address, THREADS, Table, launch};
 use super::memory::Block;
 use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of_all};
@@ -37,18 +37,16 @@ pub(crate) fn copy_all(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     let (from, to): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
     with_floats(&from, stream, |from| {
         with_memory_of_all(&to, stream, |to| {
-            let (mut table, mut largest) = (Vec::new(), 0);
+            let mut table = Table::new();
             for (from, to) in from.iter().zip(to) {
-                table.extend([from.address, to.address, to.len as u64]);
-                largest = largest.max(to.len);
+                let threads = to.len.div_ceil(Element::F32.of_16_bytes());
+                table.push([from.address, to.address, to.len as u64], threads);
             }
-            let blocks = largest.div_ceil(THREADS as usize * Element::F32.of_16_bytes());
-            let grid = (blocks as u32, pairs.len() as u32, 1);
-            if blocks == 0 {
+            let Some(grid) = table.grid() else {
                 return Ok(());
-            }
+            };
             stream.with_table(
-                table,
+                table.numbers,
                 |table| launch!(stream, "copy_all", grid, (THREADS, 1, 1); Address(table)),
             )
         })

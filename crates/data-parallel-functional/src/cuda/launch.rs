@@ -36,6 +36,36 @@ pub(crate) trait Argument {
     fn raw(&self) -> Result<Self::Raw>;
 }
 
+/// A table of addresses and sizes for a kernel, with `N` numbers for each entry. Blocks side by side take one entry, those
+/// behind each other the others.
+pub(crate) struct Table<const N: usize> {
+    pub numbers: Vec<u64>,
+    /// The threads of the largest entry.
+    threads: usize,
+}
+
+impl<const N: usize> Table<N> {
+    pub fn new() -> Self {
+        Self {
+            numbers: Vec::new(),
+            threads: 0,
+        }
+    }
+
+    /// Adds an entry for so many threads.
+    pub fn push(&mut self, entry: [u64; N], threads: usize) {
+        self.numbers.extend(entry);
+        self.threads = self.threads.max(threads);
+    }
+
+    /// The blocks; none where no thread has work.
+    pub fn grid(&self) -> Option<(u32, u32, u32)> {
+        let blocks = self.threads.div_ceil(THREADS as usize);
+        let entries = self.numbers.len() / N;
+        (blocks > 0).then_some((blocks as u32, entries as u32, 1))
+    }
+}
+
 /// The address of something else than floats.
 pub(crate) struct Address(pub u64);
 

@@ -3,7 +3,7 @@
 
 use super::floats::Element;
 use super::gradient::Cuda;
-use super::launch::{Address, THREADS, launch};
+use super::launch::{Address, THREADS, Table, launch};
 use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of_all};
 use crate::kernel::Backend;
@@ -62,7 +62,7 @@ fn in_groups<const N: usize>(
         with_memory_of_all(&written, stream, |written| {
             let (params, state) = written.split_at(slices.len());
             for group in groups(slices) {
-                let (mut table, mut largest) = (Vec::new(), 0);
+                let mut table = Table::new();
                 for i in &group {
                     let (first, range) = (slices[*i].first, &slices[*i].range);
                     for start in (0..range.len()).step_by(OF_AN_ENTRY) {
@@ -72,16 +72,13 @@ fn in_groups<const N: usize>(
                             let state = state.get(k).map(|all| all.at(first + start, len));
                             state.map_or(0, |floats| floats.address)
                         };
-                        let sums = sums[*i].at(start, len);
-                        table.extend([param.address, sums.address, state(0), state(1)]);
-                        table.push(len as u64);
-                        largest = largest.max(len);
+                        let (param, sums) = (param.address, sums[*i].at(start, len).address);
+                        let threads = len.div_ceil(Element::F32.of_16_bytes());
+                        table.push([param, sums, state(0), state(1), len as u64], threads);
                     }
                 }
-                let blocks = largest.div_ceil(THREADS as usize * Element::F32.of_16_bytes());
-                let grid = (blocks as u32, (table.len() / 5) as u32, 1);
-                if largest > 0 {
-                    let numbers = slices[group[0]].numbers;
+                if let Some(grid) = table.grid() {
+                    let (numbers, table) = (slices[group[0]].numbers, table.numbers);
                     stream.with_table(table, |table| launch(stream, table, grid, numbers))?;
                 }
             }
