@@ -2,7 +2,6 @@
 
 use crate::algorithm::{Algorithm, Schedule, Sum};
 use crate::shared_vectors::{BLOCK, add};
-use pulp::Arch;
 use std::ops::Range;
 
 /// How processes sum together. All their members are summed in pairs, then pairs of pairs, as in one process; with
@@ -104,7 +103,7 @@ impl SumOrder {
     /// # Panics
     /// If there are fewer vectors.
     pub fn sum(&self, vectors: &mut [f32], len: usize) {
-        Arch::new().dispatch(
+        devices::dispatch(
             #[inline(always)]
             || {
                 // in blocks that stay in the cache

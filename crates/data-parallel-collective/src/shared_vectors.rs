@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 use crate::algorithm::{Schedule, Sum};
-use pulp::Arch;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
@@ -130,7 +129,7 @@ impl SharedVectors {
         // of up to 3 values, both orders are the same
         let in_pairs = sum.in_pairs || from.len() <= 3;
         let all = in_pairs && sum.from == sum.to;
-        Arch::new().dispatch(
+        devices::dispatch(
             #[inline(always)]
             || {
                 // Safety: no other member writes this chunk of `from`, or accesses that of `to`; the caller
@@ -232,7 +231,7 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], in_pairs: bool, rang
 
 /// Whether no element is NaN or infinite: the bits of these, without the sign, are the largest.
 pub(crate) fn is_finite(values: &[f32]) -> bool {
-    let largest = Arch::new().dispatch(
+    let largest = devices::dispatch(
         #[inline(always)]
         || {
             let mut largest = 0;

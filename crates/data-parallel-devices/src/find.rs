@@ -9,6 +9,7 @@ use candle_core::{Device, Error, Result};
 use crate::ensure;
 use crate::errors::wrap;
 use crate::gpu::{self, NoGpu};
+use crate::instructions::check_max_cpu_isa;
 
 /// Where the replicas may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +78,8 @@ pub fn try_all_gpus() -> Vec<Device> {
 /// ```
 ///
 /// # Errors
-/// If `k` is 0. A GPU that cannot be used counts as none; so do those after it.
+/// If `k` is 0, or the variable [`MAX_CPU_ISA`](crate::MAX_CPU_ISA) has no name of an instruction set. A GPU that cannot
+/// be used counts as none; so do those after it.
 pub fn devices(k: usize) -> Result<Vec<Device>> {
     devices_of_kind(DeviceKind::Auto, Some(k))
 }
@@ -110,6 +112,7 @@ pub fn find_devices(
     first: Option<usize>,
 ) -> Result<(Vec<Device>, Option<String>)> {
     ensure!(k != Some(0), "the number of replicas is 0: give at least 1");
+    check_max_cpu_isa()?;
     let (mut devices, missing) = match (kind, first) {
         (DeviceKind::Cpu, _) => (Vec::new(), None),
         (_, None) => open_gpus(k.unwrap_or(usize::MAX)),

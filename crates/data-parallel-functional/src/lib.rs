@@ -67,12 +67,14 @@ pub use graph::candle::{Candle, candle, candle_fn};
 pub use graph::checked::{GradientChecks, Variables};
 pub use graph::difference::{GradientError, check_gradients};
 pub use graph::gradients::{BackwardOptions, Gradients, Ready, backward};
-pub use graph::losses::{binary_cross_entropy, cross_entropy, masked_cross_entropy, squared_error};
 pub use graph::network::{Network, NetworkFn, network_fn};
 pub use graph::value::Value;
 pub use memory::allocator::Allocator;
 pub use memory::bucket::{Bucket, BucketMemory, Part, bucket_sizes};
 pub use memory::limits::check as check_memory;
+pub use operations::losses::{
+    binary_cross_entropy, cross_entropy, masked_cross_entropy, squared_error,
+};
 pub use optim::{AdamW, Optimizer, OptimizerState, Sgd, Slice, Update, not_finite_sum, sgd};
 pub use settings::algorithms::{algorithms, set_algorithms};
 pub use settings::precision::{

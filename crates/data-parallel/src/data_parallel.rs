@@ -79,7 +79,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// If there is no device, or the network cannot be built; the message names the replica. If the processes do not reach
-    /// each other, or draw other weights.
+    /// each other, or draw other weights. If the variable `DATA_PARALLEL_MAX_CPU_ISA` names no instruction set.
     pub fn new<N: Network + 'static>(
         place: &(impl Place + ?Sized),
         initializer: Initializer,
@@ -103,6 +103,7 @@ impl DataParallel {
         let (devices, processes) = (place.devices(), place.processes());
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
+        devices::check_max_cpu_isa()?;
         let candle_is_limited = functional::threads::leave_the_cores_to_us();
         how.allreduce = processes.choose(&how, devices)?;
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {

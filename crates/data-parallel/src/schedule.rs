@@ -10,7 +10,7 @@ use std::f64::consts::PI;
 /// assert_eq!([0, 50, 100].map(|step| (100.0 * lr(step)).round()), [100.0, 50.0, 0.0]);
 /// ```
 pub fn cosine(steps: usize) -> impl Fn(usize) -> f64 + Clone {
-    move |step| (1.0 + (PI * done(step, steps)).cos()) / 2.0
+    move |step| (1.0 + libm::cos(PI * done(step, steps))) / 2.0
 }
 
 /// From 1 down to 0 along a line, in so many steps; 0 after them.
@@ -29,7 +29,7 @@ pub fn linear(steps: usize) -> impl Fn(usize) -> f64 + Clone {
 /// If `every` is 0.
 pub fn step(every: usize, factor: f64) -> impl Fn(usize) -> f64 + Clone {
     assert!(every > 0, "a schedule changes every 1 step at least");
-    move |step| factor.powf((step / every) as f64)
+    move |step| libm::pow(factor, (step / every) as f64)
 }
 
 /// In three tenths of the steps from 1/25 up to 1, in the others down to 1/250,000, both along half a cosine:
@@ -38,7 +38,7 @@ pub fn one_cycle(steps: usize) -> impl Fn(usize) -> f64 + Clone {
     let up = 0.3 * steps as f64 - 1.0;
     let down = steps as f64 - 1.0 - up;
     let between =
-        |from: f64, to: f64, done: f64| to + (from - to) * (1.0 + (PI * done).cos()) / 2.0;
+        |from: f64, to: f64, done: f64| to + (from - to) * (1.0 + libm::cos(PI * done)) / 2.0;
     move |step| match step as f64 {
         step if step <= up => between(1.0 / 25.0, 1.0, step / up),
         step => between(1.0, 4e-6, ((step - up) / down).min(1.0)),

@@ -60,7 +60,7 @@ impl Canvas {
     /// Draws a straight line of the given width.
     pub(crate) fn line(&mut self, from: [f32; 2], to: [f32; 2], width: f32, shade: f32) {
         let (dx, dy) = (to[0] - from[0], to[1] - from[1]);
-        let scale = width / 2.0 / dx.hypot(dy).max(1e-6);
+        let scale = width / 2.0 / (dx * dx + dy * dy).sqrt().max(1e-6);
         let (nx, ny) = (-dy * scale, dx * scale);
         let beside = |[x, y]: [f32; 2]| [[x + nx, y + ny], [x - nx, y - ny]];
         let ([a, d], [b, c]) = (beside(from), beside(to));

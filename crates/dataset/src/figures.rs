@@ -17,7 +17,8 @@ fn upper(canvas: &mut Canvas, rng: &mut ChaCha8Rng, sleeve: f32, hem: f32, botto
     let spread = spread + 0.45 * (1.4 - sleeve).max(0.0);
     for side in [-1.0, 1.0] {
         let [x, y] = [side * (shoulder - 0.08), -0.68];
-        let hand = [x + side * sleeve * spread.sin(), y + sleeve * spread.cos()];
+        let (sin, cos) = libm::sincosf(spread);
+        let hand = [x + side * sleeve * sin, y + sleeve * cos];
         canvas.line([x, y], hand, width, rng.random_range(0.85..1.0));
     }
     let [narrower, neck, low] = numbers(rng, [0.0..0.1, 0.12..0.26, -0.85..-0.7]);

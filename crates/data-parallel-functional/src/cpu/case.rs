@@ -1,13 +1,6 @@
 //! For tests: convolutions, with ReLU and average pooling, and what they are by definition, in f64.
 
 use crate::descriptors::convolution::{Convolution, Geometry};
-use pulp::Arch;
-use std::cell::Cell;
-
-thread_local! {
-    /// The instructions to use on this thread.
-    pub(crate) static ARCH: Cell<Option<Arch>> = const { Cell::new(None) };
-}
 
 /// The sizes of one case.
 #[derive(Clone, Copy, Debug)]
@@ -175,16 +168,3 @@ pub(crate) const LENET: Case = Case {
     relu: true,
     bias: true,
 };
-
-/// Calls `check` with each of the instruction sets that this machine has.
-pub(crate) fn on_all_instructions(check: impl Fn()) {
-    #[allow(unused_mut)]
-    let mut all = vec![Arch::new(), Arch::Scalar];
-    #[cfg(target_arch = "x86_64")]
-    all.extend(pulp::x86::V3::try_new().map(Arch::V3));
-    for arch in all {
-        ARCH.set(Some(arch));
-        check();
-        ARCH.set(None);
-    }
-}

@@ -1,11 +1,11 @@
 //! Looks for NaN and infinity, as fast as the memory gives the numbers.
 
 use crate::cpu::gradient::CHUNK;
-use crate::cpu::simd::vectorized;
 use crate::cpu::threads::for_each_chunk;
 use crate::memory::bucket::{BucketMemory, Part};
 use crate::memory::tensors::read_all;
 use candle_core::{DType, Result, Tensor};
+use devices::dispatch;
 
 /// The index of the first element of `x` that is NaN or infinite; none also where `x` is no f32 tensor on the CPU.
 ///
@@ -24,7 +24,7 @@ pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
         return Ok(None);
     }
     read_all(&[x.contiguous()?], |x| {
-        let is_finite = vectorized(
+        let is_finite = dispatch(
             #[inline(always)]
             || largest_bits(x[0]) < f32::INFINITY.to_bits(),
         );

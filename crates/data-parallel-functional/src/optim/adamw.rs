@@ -41,7 +41,7 @@ impl AdamW {
     /// The numbers of a step: what makes a sum a mean; the part of the parameter that stays; the rate, and the root of
     /// the divisor of the mean of squares, because both means began at 0; the constants.
     fn numbers(&self, slice: &Slice<'_>) -> [f32; 8] {
-        let begun = |beta: f64| 1. - beta.powf(slice.step as f64);
+        let begun = |beta: f64| 1. - libm::pow(beta, slice.step as f64);
         let keep = 1. - slice.lr * self.weight_decay;
         let (rate, root) = (slice.lr / begun(self.beta1), begun(self.beta2).sqrt());
         let (new1, new2) = (1. - self.beta1, 1. - self.beta2);

@@ -187,6 +187,7 @@ pub(super) fn find_devices(
         first = process.first_here(k);
         own = Some(process.replicas(k).len());
     }
+    devices::check_max_cpu_isa()?;
     let found = find(options.device, own, first);
     found.with_context(|| format!("--device {:?} cannot be used", options.device).to_lowercase())
 }

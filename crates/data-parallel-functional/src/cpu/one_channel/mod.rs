@@ -9,13 +9,13 @@ mod windows;
 use crate::cpu::activation::positive;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
-use crate::cpu::simd::dispatch;
 use crate::cpu::sums::{SUMS, sum_of_chunks};
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::vector::{Aligned, VECTOR};
 use crate::descriptors::convolution::{Convolution, Geometry};
 use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
+use devices::dispatch;
 use pulp::{Simd, WithSimd};
 use windows::{Sample, Weights};
 

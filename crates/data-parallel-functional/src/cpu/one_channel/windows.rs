@@ -195,7 +195,7 @@ fn convolve<S: Simd, const K: usize, const N: usize>(
             let number = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
             let pixel = simd.splat_f32s(number);
             for n in 0..N {
-                z[n] = simd.mul_add_f32s(pixel, w[n], z[n]);
+                z[n] = simd.mul_add_e_f32s(pixel, w[n], z[n]);
             }
         }
     }
@@ -218,7 +218,7 @@ fn add_products<S: Simd, const K: usize, const T: usize, const N: usize>(
             let number = unsafe { *x.get_unchecked((tap / K + q / 2) * row + tap % K + q % 2) };
             let pixel = simd.splat_f32s(number);
             for n in 0..N {
-                dw[n] = simd.mul_add_f32s(pixel, dz[n], dw[n]);
+                dw[n] = simd.mul_add_e_f32s(pixel, dz[n], dw[n]);
             }
         }
     }

@@ -5,8 +5,8 @@ use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, PANEL, Panel, Panels, wei
 use super::transform::{Images, ToImages};
 use super::weights::{Pair, SOME, TRANSPOSED, ToBlock};
 use crate::cpu::scratch::{common, own};
-use crate::cpu::simd::dispatch;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
+use devices::dispatch;
 use std::ops::Range;
 
 /// The most blocks of weights that are kept transformed: 9 MB.

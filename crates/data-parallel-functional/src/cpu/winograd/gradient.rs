@@ -6,9 +6,9 @@ use super::transform::Images;
 use super::weights::{OfBlock, Pair, TRANSPOSED};
 use crate::cpu::gradient::put_sum_of_chunks;
 use crate::cpu::scratch::{common, own};
-use crate::cpu::simd::dispatch;
 use crate::cpu::sums::SUMS;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
+use devices::dispatch;
 use std::ops::Range;
 
 /// The fewest tiles of a partial sum, for each panel of x.

@@ -4,9 +4,9 @@
 use super::axis::{Axis, nine, six};
 use super::lanes::Lanes;
 use super::tiling::{PANEL, Panel, Panels, Place, Stride, TILE, Tiling};
-use crate::cpu::simd::dispatch;
 use crate::cpu::threads::Disjoint;
 use crate::cpu::vector::{first, load, store};
+use devices::dispatch;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 

@@ -8,9 +8,9 @@ use super::sizes::{MANY, PLANES, Pooled, block};
 use super::tiles::{OfOutputs, ToInputs, ToOutputs, ToPoints};
 use super::weights::{OfBlock, TAPS, ToBlock};
 use crate::cpu::scratch::{common, own};
-use crate::cpu::simd::dispatch;
 use crate::cpu::sums::SUMS;
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
+use devices::dispatch;
 use std::ops::Range;
 
 /// The most tiles of a chunk of the forward pass: all that belongs to it stays in the second-level cache.
