@@ -27,19 +27,21 @@ fn main() -> Result<()> {
         let [exercise, check, hint, wrong] = &paths;
         let (hint, wrong) = (hint.with_extension("md"), wrong.with_extension("md"));
         let name = file.trim_end_matches(".rs");
-        let (open, right) = gap_and_solution(&fs::read_to_string(exercise)?);
+        let (open, right) = gap_and_solution(&read(exercise)?);
         let [gap, solution] =
             &["gap", "solution"].map(|kind| out.join(format!("{name}_{kind}.rs")));
         fs::write(gap, open)?;
         fs::write(solution, &right)?;
+        let hint_file = &out.join(format!("{name}_hint.md"));
+        fs::write(hint_file, read(&hint)?)?;
         table += &format!(
             "Exercise {{ name: {name:?}, gap: include_str!({gap:?}), solution: include_str!({solution:?}), \
-             solution_file: {solution:?}, hint: include_str!({hint:?}) }},\n"
+             solution_file: {solution:?}, hint: include_str!({hint_file:?}) }},\n"
         );
         variants.add("gap", name, "", [gap, check]);
         variants.add("solution", name, "", [solution, check]);
         let mut answers = vec![(String::new(), solution.clone())];
-        let mistakes = fs::read_to_string(&wrong).with_context(|| format!("{wrong:?}"))?;
+        let mistakes = read(&wrong)?;
         for (i, part) in mistakes.split("## ").skip(1).enumerate() {
             let (says, old, new) = mistake(part).with_context(|| part.to_owned())?;
             let count = right.matches(&old).count();
@@ -60,6 +62,12 @@ fn main() -> Result<()> {
     fs::write(out.join("variants.rs"), variants)?;
     fs::write(out.join("sets.rs"), sets(&train_together))?;
     Ok(())
+}
+
+/// The text of a file, in which lines end with LF: in a checkout they may end with CR LF.
+fn read(file: &Path) -> Result<String> {
+    let text = fs::read_to_string(file).with_context(|| format!("{file:?}"))?;
+    Ok(text.replace("\r\n", "\n"))
 }
 
 /// A call of the tests' macro `sets!`: a line `set_0 "TITLE": "FILE 1" …;` for the solutions, and for each wrong answer.

@@ -55,7 +55,7 @@ fn make() -> Result<()> {
 
 /// A function with the cells of a chapter. An empty line stands for each line that is none of a cell.
 fn function(root: &Path, file: &Path) -> Result<String> {
-    let chapter = Chapter::parse(&fs::read_to_string(file)?)?;
+    let chapter = Chapter::parse(&chapter::read(file)?)?;
     let mut made = String::from("pub fn run() -> anyhow::Result<()> { ");
     for piece in &chapter.pieces {
         let Kind::Code { runs: true, source } = &piece.kind else {

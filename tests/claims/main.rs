@@ -15,6 +15,7 @@ mod a_trace_shows_the_step;
 mod a_transformer_trains;
 mod bad_input_is_named;
 mod batches_have_any_form;
+mod bits_are_the_same_everywhere;
 mod builds_are_shared;
 #[cfg(target_os = "linux")] // elsewhere nothing says so easily which threads a process has
 mod cores_are_shared;
@@ -88,6 +89,7 @@ fn run_tests() -> ExitCode {
         a_transformer_trains::trials(),
         bad_input_is_named::trials(),
         batches_have_any_form::trials(),
+        bits_are_the_same_everywhere::trials(),
         builds_are_shared::trials(),
         #[cfg(target_os = "linux")]
         cores_are_shared::trials(),

@@ -76,8 +76,7 @@ impl Book {
     /// # Errors
     /// If it cannot be read.
     pub fn text(&self, page: &str) -> Result<String> {
-        let path = self.path(page);
-        fs::read_to_string(&path).with_context(|| path.display().to_string())
+        chapter::read(&self.path(page))
     }
 
     /// A page in pieces.
@@ -134,7 +133,7 @@ impl Book {
     /// If it cannot be written.
     pub fn write(&self, file: &str, text: &str) -> Result<bool> {
         let path = self.folder.join(file);
-        if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+        if chapter::read(&path).is_ok_and(|old| old == text) {
             return Ok(false);
         }
         fs::create_dir_all(path.parent().context("a file is in a folder")?)?;

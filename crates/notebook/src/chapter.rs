@@ -127,6 +127,15 @@ impl Chapter {
     }
 }
 
+/// The text of a file, in which lines end with LF, as in what is compared with it. In a checkout they may end with CR LF.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read(file: &Path) -> Result<String> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    Ok(text.replace("\r\n", "\n"))
+}
+
 /// The chapters of a folder: the names of its pages, but of the first one and the table of contents.
 ///
 /// # Errors

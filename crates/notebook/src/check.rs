@@ -1,11 +1,9 @@
 //! What is not so any more: each check gives complaints, `page:line: what`.
 
-use std::fs;
-
 use anyhow::Result;
 
 use crate::book::Book;
-use crate::chapter::{Chapter, Compared, Kind, Piece};
+use crate::chapter::{self, Chapter, Compared, Kind, Piece};
 use crate::fresh::{self, Fresh};
 use crate::output::Picture;
 use crate::{compare, links};
@@ -64,7 +62,7 @@ fn difference(book: &Book, old: &Piece, now: &Fresh) -> Option<String> {
     }
     let mut pictures = now.pictures.iter();
     let other = pictures.find(|picture| {
-        let old = fs::read_to_string(book.folder.join(&picture.file)).unwrap_or_default();
+        let old = chapter::read(&book.folder.join(&picture.file)).unwrap_or_default();
         compare::without_numbers(&old) != compare::without_numbers(&picture.svg)
     })?;
     let file = &other.file;
@@ -108,7 +106,7 @@ pub fn links(book: &Book, page: &str) -> Result<Vec<String>> {
 pub fn pictures(book: &Book) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for Picture { file, svg } in fresh::pictures(book)? {
-        if fs::read_to_string(book.folder.join(&file)).unwrap_or_default() != svg {
+        if chapter::read(&book.folder.join(&file)).unwrap_or_default() != svg {
             let how = "to renew it: cargo run -p notebook -- renew";
             complaints.push(format!("{file} is stale\n  {how}"));
         }
@@ -121,7 +119,7 @@ pub fn pictures(book: &Book) -> Result<Vec<String>> {
         if !shown.iter().any(|link| link.to.ends_with(&file)) {
             complaints.push(format!("{file} is shown on no page"));
         }
-        if !fs::read_to_string(book.folder.join(&file))?.contains(d2l::DARK_MODE) {
+        if !chapter::read(&book.folder.join(&file))?.contains(d2l::DARK_MODE) {
             complaints.push(format!("{file} is not dark on a dark page: d2l::DARK_MODE"));
         }
     }

@@ -4,13 +4,12 @@
 //! `syn` would give lines only with the feature `span-locations` of proc-macro2. Then `cargo test` would compile
 //! every derive macro again after `cargo run`, and each crate that uses one.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use similar::TextDiff;
 
-use crate::chapter::Source;
+use crate::chapter::{self, Source};
 
 /// An item of a file.
 #[derive(Debug, PartialEq)]
@@ -30,11 +29,10 @@ type Lines<'a> = [(usize, &'a str)];
 /// If there is no such file, or no such item in it.
 pub fn listing(root: &Path, source: &Source) -> Result<String> {
     let file = &source.file;
-    let text = fs::read_to_string(root.join(file)).with_context(|| file.clone())?;
+    let text = chapter::read(&root.join(file))?;
     if let Some(since) = &source.since {
         let since = root.join(file).with_file_name(since);
-        let old = fs::read_to_string(&since).with_context(|| since.display().to_string())?;
-        return Ok(difference(&old, &text));
+        return Ok(difference(&chapter::read(&since)?, &text));
     }
     let mut listing = Vec::new();
     for name in &source.items {
@@ -192,6 +190,7 @@ fn header(item: &Lines) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn many_removed_lines_are_counted() {
@@ -308,10 +307,11 @@ fn area() -> f64 {
         assert_eq!(difference(old, &new.replace("4", "5")), expected);
     }
 
+    /// Also in a checkout with other line ends.
     #[test]
     fn several_items_have_a_blank_line_between() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        fs::write(folder.path().join("a.rs"), SOURCE)?;
+        fs::write(folder.path().join("a.rs"), SOURCE.replace('\n', "\r\n"))?;
         let source = Source {
             file: "a.rs".into(),
             since: None,

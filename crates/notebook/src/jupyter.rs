@@ -1,14 +1,13 @@
 //! A chapter as a Jupyter notebook: text becomes Markdown cells, cells become code, and what they printed becomes
 //! their outputs.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 use serde_json::{Value, json};
 
-use crate::chapter::{Chapter, Kind};
+use crate::chapter::{self, Chapter, Kind};
 
 /// The notebook of a chapter that lies in `folder`, in the format 4.5.
 ///
@@ -79,7 +78,7 @@ fn outputs(body: &str, folder: &Path) -> Result<Vec<Value>> {
         outputs.push(match picture {
             None => json!({ "output_type": "stream", "name": "stdout", "text": text }),
             Some(file) => {
-                let svg = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+                let svg = chapter::read(&file)?;
                 json!({
                     "output_type": "display_data",
                     "data": { "image/svg+xml": svg, "text/plain": text },
@@ -94,6 +93,7 @@ fn outputs(body: &str, folder: &Path) -> Result<Vec<Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     const PAGE: &str = r#"# Title
 

@@ -1,14 +1,13 @@
 //! The links of a page: to code by item and line, as in [`allreduce`](../crates/scratch/src/lib.rs#L137), and
 //! to other files of the repository.
 
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use pulldown_cmark::{Event, Options, Parser, Tag};
 
-use crate::item;
+use crate::{chapter, item};
 
 /// What pages have beside plain Markdown.
 pub const OPTIONS: Options = Options::ENABLE_TABLES
@@ -80,7 +79,7 @@ impl Link {
             .item
             .as_deref()
             .context("the text of a link to a line is an item's name in backticks")?;
-        let source = fs::read_to_string(folder.join(file))?;
+        let source = chapter::read(&folder.join(file))?;
         let line = item::find(&source, path_in_file(item))?.line;
         Ok(format!("{file}#L{line}"))
     }
@@ -139,6 +138,7 @@ pub fn complaints(folder: &Path, text: &str) -> Vec<(usize, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     /// A folder `pages` beside a file `a.rs`; the item `f` is in line 3 of this file, and `A::g` in line 6.
     fn folder() -> Result<tempfile::TempDir> {

@@ -1,10 +1,9 @@
 //! The tables of the reports in `benches/results`.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 
 use crate::book::Book;
+use crate::chapter;
 
 /// The rows of a report that begin with `start`, without this beginning, in the sections with a heading that begins
 /// with `heading`: the first word of each cell.
@@ -31,7 +30,7 @@ pub fn whole_rows(
     start: &str,
 ) -> Result<Vec<Vec<String>>> {
     let file = format!("benches/results/{report}.md");
-    let text = fs::read_to_string(book.root.join(&file)).context(file)?;
+    let text = chapter::read(&book.root.join(&file))?;
     let sections = text.split("\n## ").filter(|all| all.starts_with(heading));
     let start = format!("| {start}");
     let rows = sections

@@ -170,6 +170,19 @@ fn linear_layers() -> Vec<Case> {
     cases
 }
 
+/// With a bias behind each layer, ReLU and a loss.
+fn networks() -> Vec<Case> {
+    let shapes: [&[usize]; 6] = [&[20, 1, 3, 3], &[20], &[30, 3380], &[30], &[10, 30], &[10]];
+    let inputs: Vec<Tensor> = shapes.iter().map(|shape| random(*shape, 1)).collect();
+    let (x, y) = (random((32, 28, 28, 1), 2), labels(32, 10, 3));
+    vec![case("a small LeNet", &inputs, move |t| {
+        let h = Value::new(&x)?.conv2d(&t[0], Some(&t[1]), 1, 0)?.relu()?;
+        let h = h.avg_pool2d(2, 2)?.flatten()?;
+        let h = h.linear(&t[2], Some(&t[3]))?.relu()?;
+        cross_entropy(&h.linear(&t[4], Some(&t[5]))?, &y)
+    })]
+}
+
 fn norms() -> Vec<Case> {
     let inputs = [random((9, 14, 14, 33), 1), random(33, 2), random(33, 3)];
     let batch_norm = |train: bool| {
@@ -190,6 +203,7 @@ fn cases() -> Vec<Case> {
         losses(),
         linear_layers(),
         norms(),
+        networks(),
     ]
     .into_iter()
     .flatten()
@@ -204,7 +218,8 @@ fn optimizers() -> Vec<(String, Vec<u32>)> {
         ..Sgd::new(0.1)
     };
     vec![
-        ("Sgd".to_owned(), after_steps(&sgd).unwrap()),
+        ("Sgd".to_owned(), after_steps(&Sgd::new(0.1)).unwrap()),
+        ("Sgd with momentum".to_owned(), after_steps(&sgd).unwrap()),
         ("AdamW".to_owned(), after_steps(&AdamW::default()).unwrap()),
     ]
 }

@@ -14,6 +14,7 @@ use mdbook_driver::MDBook;
 use mdbook_preprocessor::book::{Book, BookItem, Chapter, SectionNumber};
 use mdbook_preprocessor::{Preprocessor, PreprocessorContext};
 
+use crate::chapter;
 use page::{Place, address};
 
 /// The name of the part of the site that has the files of the repository.
@@ -101,7 +102,7 @@ fn rewrite(root: &Path, chapter: &mut Chapter, linked: &mut Vec<PathBuf>) -> Res
 
 /// The start page: what the README says first, how to begin, and a link to all of it.
 fn start(root: &Path, linked: &mut Vec<PathBuf>) -> Result<Chapter> {
-    let readme = fs::read_to_string(root.join("README.md"))?;
+    let readme = chapter::read(&root.join("README.md"))?;
     let (before, rest) = readme.split_once(START).with_context(|| {
         let heading = START.trim();
         format!(
@@ -126,7 +127,7 @@ fn shown(root: &Path, file: &Path, linked: &mut Vec<PathBuf>) -> Result<String> 
     if path.is_dir() {
         return source::folder(&path, file);
     }
-    let text = fs::read_to_string(&path)?;
+    let text = chapter::read(&path)?;
     if file.extension().is_some_and(|e| e == "md") {
         return page::page(root, &Place::of(file), &text, linked);
     }
