@@ -103,7 +103,7 @@ impl SumOrder {
     /// # Panics
     /// If there are fewer vectors.
     pub fn sum(&self, vectors: &mut [f32], len: usize) {
-        devices::dispatch(
+        devices::vectorized(
             #[inline(always)]
             || {
                 // in blocks that stay in the cache

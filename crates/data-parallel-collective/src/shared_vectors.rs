@@ -129,7 +129,7 @@ impl SharedVectors {
         // of up to 3 values, both orders are the same
         let in_pairs = sum.in_pairs || from.len() <= 3;
         let all = in_pairs && sum.from == sum.to;
-        devices::dispatch(
+        devices::vectorized(
             #[inline(always)]
             || {
                 // Safety: no other member writes this chunk of `from`, or accesses that of `to`; the caller
@@ -231,7 +231,7 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], in_pairs: bool, rang
 
 /// Whether no element is NaN or infinite: the bits of these, without the sign, are the largest.
 pub(crate) fn is_finite(values: &[f32]) -> bool {
-    let largest = devices::dispatch(
+    let largest = devices::vectorized(
         #[inline(always)]
         || {
             let mut largest = 0;

@@ -2,7 +2,7 @@
 //! matrix products and its sums of gradients. candle chooses for its own operations.
 
 use candle_core::{Result, bail};
-use pulp::{Arch, WithSimd};
+use pulp::{Arch, Simd, WithSimd};
 use std::sync::LazyLock;
 
 /// The environment variable with the name of the widest [`InstructionSet`] that the process may use.
@@ -169,7 +169,13 @@ pub fn check_max_cpu_isa() -> Result<()> {
     }
 }
 
-/// Runs `op`, compiled for [`instruction_set`]: loops of a closure are vectorized. With all sets but
+/// Runs `op`, compiled for [`instruction_set`].
+#[inline(always)]
+pub fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
+    CHOICE.arch.dispatch(op)
+}
+
+/// Runs `f`, compiled for [`instruction_set`]: its loops are vectorized. With all sets but
 /// [`Scalar`](InstructionSet::Scalar) the bits of a result are the same: no sum is reordered, and products are only fused
 /// where the source says so.
 ///
@@ -177,12 +183,21 @@ pub fn check_max_cpu_isa() -> Result<()> {
 /// call are `#[inline(always)]`, and loops replace iterators with closures.
 ///
 /// ```
-/// let sum = devices::dispatch(#[inline(always)] || (1..=4).sum::<i32>());
+/// let sum = devices::vectorized(#[inline(always)] || (1..=4).sum::<i32>());
 /// assert_eq!(sum, 10);
 /// ```
 #[inline(always)]
-pub fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
-    CHOICE.arch.dispatch(op)
+pub fn vectorized<R>(f: impl FnOnce() -> R) -> R {
+    // a closure has this trait as well, but is called there by a function that is not always inlined
+    struct Call<F>(F);
+    impl<R, F: FnOnce() -> R> WithSimd for Call<F> {
+        type Output = R;
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> R {
+            (self.0)()
+        }
+    }
+    dispatch(Call(f))
 }
 
 #[cfg(test)]

@@ -30,7 +30,9 @@ pub use cores::{GivenCores, cores, cores_each, given_cores, limit_cores};
 pub use errors::{Context, find, io_kind, message, without_backtrace, wrap};
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
 pub use gpu_cache::{empty_gpu_cache, register_gpu_cache, retry_with_empty_cache};
-pub use instructions::{InstructionSet, MAX_CPU_ISA, check_max_cpu_isa, dispatch, instruction_set};
+pub use instructions::{
+    InstructionSet, MAX_CPU_ISA, check_max_cpu_isa, dispatch, instruction_set, vectorized,
+};
 pub use names::{device_name, device_names, on_devices, on_replica};
 pub use panics::{Panicked, catch_panic, lock, or_panic, quietly};
 pub use process::{Process, launched};

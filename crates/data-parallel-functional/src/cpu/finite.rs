@@ -5,7 +5,7 @@ use crate::cpu::threads::for_each_chunk;
 use crate::memory::bucket::{BucketMemory, Part};
 use crate::memory::tensors::read_all;
 use candle_core::{DType, Result, Tensor};
-use devices::dispatch;
+use devices::vectorized;
 
 /// The index of the first element of `x` that is NaN or infinite; none also where `x` is no f32 tensor on the CPU.
 ///
@@ -24,7 +24,7 @@ pub fn not_finite(x: &Tensor) -> Result<Option<usize>> {
         return Ok(None);
     }
     read_all(&[x.contiguous()?], |x| {
-        let is_finite = dispatch(
+        let is_finite = vectorized(
             #[inline(always)]
             || largest_bits(x[0]) < f32::INFINITY.to_bits(),
         );

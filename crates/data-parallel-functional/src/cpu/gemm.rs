@@ -248,6 +248,8 @@ fn depth(m: usize, n: usize, k: usize) -> usize {
 /// As there.
 unsafe fn multiply_by_gemm(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
     let stride = |s: usize| s as isize;
+    // `gemm`'s kernels write columns: it computes the transposed product
+    let (a, b) = (b.t(), a.t());
     macro_rules! multiply_with {
         ($simd:ident, $kernels:ident, $lanes:literal) => {{
             use gemm_common::simd::$simd;
@@ -263,8 +265,8 @@ unsafe fn multiply_by_gemm(out: *mut f32, row: usize, accumulate: bool, a: Matri
                     b.columns,
                     a.columns,
                     out,
-                    1,
                     stride(row),
+                    1,
                     accumulate,
                     a.data.as_ptr(),
                     stride(a.column_stride),

@@ -5,7 +5,7 @@
 //! result.
 
 use crate::cpu::budget::{self, THREAD, budget};
-use devices::dispatch;
+use devices::vectorized;
 use std::marker::PhantomData;
 use std::panic::Location;
 use tracing::Level;
@@ -77,7 +77,7 @@ pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
         let parts = others
             .each_ref()
             .map(|other| unsafe { other.part(i * chunk, len) });
-        dispatch(
+        vectorized(
             #[inline(always)]
             || work(i, part, parts),
         );
@@ -108,7 +108,7 @@ pub(crate) fn for_each_chunk_of_two(
         let a = unsafe { all_of_a.part(i * chunk_a, len(all_of_a.len(), chunk_a)) };
         // Safety: as above.
         let b = unsafe { all_of_b.part(i * chunk_b, len(all_of_b.len(), chunk_b)) };
-        dispatch(
+        vectorized(
             #[inline(always)]
             || work(i, a, b),
         );

@@ -119,8 +119,20 @@ pub fn all(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
             }
         }
     }
+    if options.avx2 {
+        let limits = AVX2.map(|(name, value)| (name, value.to_owned()));
+        all.iter_mut().for_each(|c| c.env.extend(limits.clone()));
+    }
     Ok(all)
 }
+
+/// The variables that keep this project, PyTorch, oneDNN and MKL from using AVX-512.
+const AVX2: [(&str, &str); 4] = [
+    (devices::MAX_CPU_ISA, "avx2"),
+    ("ATEN_CPU_CAPABILITY", "avx2"),
+    ("ONEDNN_MAX_CPU_ISA", "AVX2"),
+    ("MKL_ENABLE_INSTRUCTIONS", "AVX2"),
+];
 
 /// Every program, with all threads, then with one.
 fn programs(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {

@@ -51,5 +51,10 @@ pub fn cpu(options: &CpuOptions) -> Result<()> {
     };
     let markdown = report::markdown(options.threads(), &measured, &losses);
     println!("\n{markdown}");
-    write(&options.out, "cpu.md", &markdown)
+    let name = if options.avx2 {
+        "cpu-avx2.md"
+    } else {
+        "cpu.md"
+    };
+    write(&options.out, name, &markdown)
 }

@@ -42,6 +42,10 @@ pub struct CpuOptions {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
+    /// No program uses AVX-512; the report is cpu-avx2.md
+    #[arg(long)]
+    pub avx2: bool,
+
     /// Python with PyTorch
     #[arg(long, value_name = "PATH", default_value = "python3")]
     pub python: PathBuf,
@@ -51,7 +55,7 @@ pub struct CpuOptions {
     #[arg(long, value_name = "DIR|synthetic")]
     pub data: Option<dataset::Data>,
 
-    /// Folder for cpu.md
+    /// Folder for the report
     #[arg(long, value_name = "DIR", default_value = "benches/results")]
     pub out: PathBuf,
 }
