@@ -4,6 +4,7 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::{exp, ln, sum};
 use crate::cpu::gradient::{At, CHUNK, Grad, Pass, put};
 use crate::cpu::threads::for_each_chunk;
+use crate::cpu::vector::VECTOR;
 use crate::descriptors::loss::CrossEntropy;
 use crate::descriptors::{Mean, Sum};
 use crate::kernel::{Cpu, Kernel};
@@ -15,22 +16,38 @@ const EXAMPLES: usize = 16;
 /// Classes whose terms are summed before they are added to the others: long sums in f32 are inexact.
 const CLASSES: usize = 256;
 
-/// The largest logit, and Σ exp(logit − largest): the shift keeps exp from overflowing.
+/// The largest logit: subtracting it keeps exp from overflowing.
 #[inline(always)]
-fn log_sum_exp(logits: &[f32]) -> (f32, f32) {
+fn largest(logits: &[f32]) -> f32 {
     let mut largest = f32::NEG_INFINITY;
     for v in logits {
         largest = largest.max(*v);
     }
+    largest
+}
+
+/// Σ exp(logit − largest). `take` gets the terms in parts, each with the number of its first class.
+#[inline(always)]
+fn sum_of_exps(logits: &[f32], largest: f32, mut take: impl FnMut(usize, &[f32])) -> f32 {
     let mut total = 0.;
-    for logits in logits.chunks(CLASSES) {
+    let mut exps = [0.; CLASSES];
+    for (i, logits) in logits.chunks(CLASSES).enumerate() {
+        // whole vectors: the exp of minus infinity adds 0
+        let exps = &mut exps[..logits.len().next_multiple_of(VECTOR)];
+        let (of_logits, others) = exps.split_at_mut(logits.len());
+        of_logits.copy_from_slice(logits);
+        others.fill(f32::NEG_INFINITY);
+        for v in exps.iter_mut() {
+            *v = exp(*v - largest);
+        }
+        take(i * CLASSES, &exps[..logits.len()]);
         total += sum(
-            logits.len(),
+            exps.len(),
             #[inline(always)]
-            |i| exp(logits[i] - largest),
+            |i| exps[i],
         );
     }
-    (largest, total)
+    total
 }
 
 impl Kernel<Cpu> for CrossEntropy {
@@ -44,7 +61,13 @@ impl Kernel<Cpu> for CrossEntropy {
                 let rows = y_hat[i * EXAMPLES * classes..].chunks_exact(classes);
                 let examples = rows.zip(&labels[i * EXAMPLES..]);
                 for (loss, (row, label)) in losses.iter_mut().zip(examples) {
-                    let (largest, sum) = log_sum_exp(row);
+                    let largest = largest(row);
+                    let sum = sum_of_exps(
+                        row,
+                        largest,
+                        #[inline(always)]
+                        |_, _| (),
+                    );
                     *loss = ln(sum) - (row[*label as usize] - largest);
                 }
             },
@@ -66,9 +89,14 @@ impl Kernel<Cpu> for CrossEntropy {
                 let examples = rows.zip(&labels[first..]).zip(&dy[first..]);
                 let gradients = gradient.chunks_exact_mut(classes);
                 for (to, ((row, label), d_loss)) in gradients.zip(examples) {
-                    let (largest, sum) = log_sum_exp(row);
-                    for (to, v) in to.iter_mut().zip(row) {
-                        *to = d_loss * exp(v - largest) / sum;
+                    let sum = sum_of_exps(
+                        row,
+                        largest(row),
+                        #[inline(always)]
+                        |first, exps| to[first..][..exps.len()].copy_from_slice(exps),
+                    );
+                    for to in to.iter_mut() {
+                        *to = d_loss * *to / sum;
                     }
                     to[*label as usize] -= d_loss;
                 }
