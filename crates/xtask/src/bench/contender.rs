@@ -145,8 +145,13 @@ fn programs(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     }
     if options.has(Part::Pytorch) {
         peers::has_pytorch(&options.python)?;
-        let modes = |&n| PYTORCH_MODES.map(|mode| pytorch(options, mode, n));
-        all.extend(counts.iter().flat_map(modes));
+        for &n in &counts {
+            // AVX2 has no instructions for bf16: a step takes minutes
+            let modes = PYTORCH_MODES
+                .iter()
+                .filter(|mode| !(options.avx2 && mode.starts_with("bf16")));
+            all.extend(modes.map(|mode| pytorch(options, mode, n)));
+        }
     }
     let other = |name, threads, program: &Path| {
         Contender::new(name, threads, program, &[]).threads_by(&["RAYON_NUM_THREADS"])
