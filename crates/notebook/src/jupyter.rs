@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 use serde_json::{Value, json};
 
@@ -93,6 +93,7 @@ fn outputs(body: &str, folder: &Path) -> Result<Vec<Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::Context;
     use std::fs;
 
     const PAGE: &str = r#"# Title

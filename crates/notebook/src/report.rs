@@ -1,6 +1,6 @@
 //! The tables of the reports in `benches/results`.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::book::Book;
 use crate::chapter;
