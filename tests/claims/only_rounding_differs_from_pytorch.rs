@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
+use concise::devices::{InstructionSet, instruction_set};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use functional::Network;
 use serde_json::Value;
@@ -137,7 +138,9 @@ fn resnet18_has_pytorchs_logits() -> Result<()> {
     let logits = net.forward(&functional::Value::new(&x)?, false)?.eval()?;
     for (i, logits) in logits.to_vec2()?.iter().enumerate() {
         let theirs = &theirs(RESNET)["logits"]["float64"][i];
-        close("logits", logits, theirs, 1e-5)?;
+        // without a fused multiply-add each product is rounded as well
+        let is_fused = instruction_set() != InstructionSet::Scalar;
+        close("logits", logits, theirs, if is_fused { 1e-5 } else { 2e-5 })?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use functional::{
     AdamW, Optimizer, OptimizerState, Sgd, Update, Value, binary_cross_entropy, cross_entropy,
     masked_cross_entropy, squared_error,
 };
+use std::slice::from_ref;
 
 type Compute = Box<dyn Fn(&[Tensor]) -> Result<Value>>;
 
@@ -100,7 +101,7 @@ fn operations_of_one_value() -> Vec<Case> {
         ("mean", Value::mean),
     ];
     let of_one = |(name, f): (&str, Operation)| {
-        case(name, &[images.clone()], move |t| f(&Value::new(&t[0])?))
+        case(name, from_ref(&images), move |t| f(&Value::new(&t[0])?))
     };
     operations.into_iter().map(of_one).collect()
 }
@@ -114,18 +115,18 @@ fn losses() -> Vec<Case> {
     let mask = labels(70, 2, 5).reshape((14, 5)).unwrap();
     let (of_pairs, of_masked) = (targets.clone(), of_several.clone());
     vec![
-        case("cross_entropy", &[logits.clone()], move |t| {
+        case("cross_entropy", from_ref(&logits), move |t| {
             cross_entropy(&Value::new(&t[0])?, &y)
         }),
         case(
             "cross_entropy, several labels",
-            &[several.clone()],
+            from_ref(&several),
             move |t| cross_entropy(&Value::new(&t[0])?, &of_several),
         ),
         case("masked_cross_entropy", &[several], move |t| {
             masked_cross_entropy(&Value::new(&t[0])?, &of_masked, &mask)
         }),
-        case("squared_error", &[logits.clone()], move |t| {
+        case("squared_error", from_ref(&logits), move |t| {
             squared_error(&Value::new(&t[0])?, &targets)
         }),
         case("binary_cross_entropy", &[logits], move |t| {
@@ -228,7 +229,7 @@ fn after_steps(optimizer: &dyn Optimizer) -> Result<Vec<u32>> {
     let weight = Var::from_tensor(&random((100, 33), 1))?;
     let mut state = OptimizerState::default();
     for step in 1..=3 {
-        let mut gradients = gradients_of(std::slice::from_ref(&weight), usize::MAX);
+        let mut gradients = gradients_of(from_ref(&weight), usize::MAX);
         let y = Value::new(&random((7, 33), 10 + step))?.linear(&weight, None)?;
         gradients.backward(&squared_error(&y, &random((7, 100), 20 + step))?.sum()?)?;
         let how = Update {
