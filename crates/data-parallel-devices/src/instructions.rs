@@ -1,4 +1,4 @@
-//! Which vector instructions this process uses. They are chosen once, for all operations of the library: its kernels, its
+//! The vector instructions that this process uses. They are chosen once, for all operations of the library: its kernels, its
 //! matrix products and its sums of gradients. candle chooses for its own operations.
 
 use candle_core::{Result, bail};
@@ -13,7 +13,7 @@ pub const MAX_CPU_ISA: &str = "DATA_PARALLEL_MAX_CPU_ISA";
 /// All but [`Scalar`](Self::Scalar) have a fused multiply-add, and give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstructionSet {
-    /// What each processor has. A product is rounded before it is added, so the last digits differ.
+    /// The instructions that each processor has. A product is rounded before it is added, so the last digits differ.
     Scalar,
     /// NEON of ARM in 64 bits: vectors of 4 floats.
     Neon,
@@ -95,7 +95,7 @@ const AVX512: [&str; 20] = [
 
 const AVX2_FEATURES: usize = 15;
 
-/// Whether this processor, and its system, have a feature.
+/// True if this processor, and its system, have a feature.
 #[cfg(target_arch = "x86_64")]
 fn processor_has(feature: &str) -> bool {
     macro_rules! detect {
@@ -112,23 +112,23 @@ fn processor_has(feature: &str) -> bool {
     )
 }
 
-/// Whether this processor, and its system, have a feature.
+/// True if this processor, and its system, have a feature.
 #[cfg(target_arch = "aarch64")]
 fn processor_has(feature: &str) -> bool {
     feature == "neon" && std::arch::is_aarch64_feature_detected!("neon")
 }
 
-/// Whether this processor, and its system, have a feature.
+/// True if this processor, and its system, have a feature.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn processor_has(_: &str) -> bool {
     false
 }
 
-/// What this process has chosen.
+/// The choice of this process.
 struct Choice {
     set: InstructionSet,
     arch: Arch,
-    /// What is wrong with the variable.
+    /// The message about a wrong value of the variable.
     error: Option<String>,
 }
 

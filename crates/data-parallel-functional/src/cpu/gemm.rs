@@ -231,7 +231,7 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
     }
 }
 
-/// How many columns of a are multiplied at a time. `gemm` would cut them in the same way if a processor's first-level
+/// The number of columns of a that are multiplied at a time. `gemm` would cut them in the same way if a processor's first-level
 /// cache has 32 KiB, and otherwise in larger parts on some.
 fn depth(m: usize, n: usize, k: usize) -> usize {
     const MOST: usize = 512;
@@ -254,8 +254,8 @@ unsafe fn multiply_by_gemm(out: *mut f32, row: usize, accumulate: bool, a: Matri
         ($simd:ident, $kernels:ident, $lanes:literal) => {{
             use gemm_common::simd::$simd;
             use gemm_f32::microkernel::$kernels::f32::{MR_DIV_N, NR, UKR};
-            let simd = <$simd as MixedSimd<f32, f32, f32, f32>>::try_new();
-            let simd = simd.expect("the instructions were chosen because they are there");
+            let simd = <$simd as MixedSimd<f32, f32, f32, f32>>::try_new()
+                .expect("the instructions were chosen because they are there");
             // Safety: `Matrix` can only be built where its last element, and so each, lies in its slice. The caller
             // answers for `out`, which overlaps neither a nor b. The processor has the instructions of the kernels.
             unsafe {
@@ -358,7 +358,8 @@ impl WithSimd for Combination<'_> {
 impl Combination<'_> {
     #[inline(always)]
     fn add_rows<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
-        let (rows, factors) = (self.rows, self.factors);
+        let rows = self.rows;
+        let factors = self.factors;
         let mut terms = [(simd.splat_f32s(0.), rows.data); N];
         for (i, (factor, row)) in terms.iter_mut().enumerate() {
             *factor = simd.splat_f32s(factors.data[(first + i) * factors.row_stride]);

@@ -164,9 +164,9 @@ impl Value {
     }
 }
 
-/// What an element and its target add to the loss of their example.
+/// The part of an example's loss that comes from an element and its target.
 trait Element: Sync + 'static {
-    /// Whether the sum is divided by the number of elements.
+    /// True if the sum is divided by the number of elements.
     const IS_MEAN: bool = true;
 
     fn term(x: f32, target: f32) -> f32;
@@ -275,7 +275,7 @@ const BLOCK: usize = 1024;
 const TASK: usize = 4096;
 
 impl<E: Element> OfExample<E> {
-    /// What a sum is divided by.
+    /// The divisor of a sum.
     fn divisor(&self) -> f32 {
         if E::IS_MEAN { self.elements as f32 } else { 1. }
     }
