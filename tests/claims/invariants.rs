@@ -20,8 +20,6 @@ trials![
     libraries_print_nothing_and_name_no_option,
     every_operation_is_compared_with_a_reference,
     no_test_is_ignored_without_a_reason,
-    a_file_opens_with_what_it_is,
-    comments_do_not_speak_of_code_as_of_persons,
 ];
 
 /// Each crate, and what it may use of ours.
@@ -332,33 +330,6 @@ fn no_test_is_ignored_without_a_reason() -> Result<()> {
     for file in files("crates")?.into_iter().chain(files("tests")?) {
         let text = code(&fs::read_to_string(&file)?);
         has_none(&format!("{file:?}"), &text, &[concat!("#[ignore", "]")])?;
-    }
-    Ok(())
-}
-
-/// As in the pages: `notebook::prose`.
-fn comments_do_not_speak_of_code_as_of_persons() -> Result<()> {
-    let persons: Vec<&str> = include_str!("../persons.txt").split_whitespace().collect();
-    for path in every_file()? {
-        let text = fs::read_to_string(&path)?;
-        for (line, text) in (1..).zip(text.lines()) {
-            let comment = text.split_once("//").map_or("", |(_, comment)| comment);
-            let mut words = comment.split(|c: char| !c.is_alphanumeric());
-            let person = words.find(|word| persons.contains(&word.to_lowercase().as_str()));
-            ensure!(person.is_none(), "{path:?}:{line}: {text}");
-        }
-    }
-    Ok(())
-}
-
-/// What is included in a module opens with an ordinary comment.
-fn a_file_opens_with_what_it_is() -> Result<()> {
-    let included = ["exercises", "checks"].map(|name| root().join("crates/lab").join(name));
-    for file in every_file()? {
-        let text = fs::read_to_string(&file)?;
-        let is_included = included.iter().any(|folder| file.starts_with(folder));
-        let sign = if is_included { "// " } else { "//!" };
-        ensure!(text.starts_with(sign), "{file:?} does not say what it is");
     }
     Ok(())
 }

@@ -17,8 +17,6 @@ mod numbers;
 mod options;
 #[path = "notebook/play.rs"]
 mod play;
-#[path = "notebook/prose.rs"]
-mod prose;
 #[path = "notebook/runner.rs"]
 mod runner;
 #[path = "notebook/site.rs"]
@@ -48,12 +46,11 @@ fn trials() -> Result<Vec<Trial>> {
         trials.push(page(&book, name, "links", check::links));
     }
     type Check = fn(&Book) -> Result<Vec<String>>;
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 6] = [
         ("diffs", diffs::complaints),
         ("pictures", check::pictures),
         ("numbers", numbers::complaints),
         ("options", options::complaints),
-        ("prose", prose::complaints),
         ("site", site::complaints),
         ("table", table::complaints),
     ];
