@@ -8,8 +8,7 @@ use concise::prelude::{AdamW, cross_entropy, masked_cross_entropy};
 use concise::{DataParallel, Initializer, Trainer, evaluate_accuracy_gpus};
 use functional::{Network, Value};
 
-use crate::kit::{cpus, formula_tensor, largest_difference};
-use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
+use crate::kit::{close, cpus, formula_tensor, largest_difference, tensor_is_close, theirs};
 
 #[path = "../../examples/17_transformer.rs"]
 #[expect(dead_code, reason = "it is a program")]

@@ -1,19 +1,21 @@
 //! What the claims share: how a test is listed, small runs, and programs as processes.
 
-use std::fmt::Display;
 use std::fs;
 use std::io::Write;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor};
-use concise::{Sgd, Trainer};
+use candle_core::Tensor;
 use d2l::Param;
 use flate2::{Compression, write::GzEncoder};
 use libtest_mimic::{Failed, Trial};
+
+#[path = "../../crates/data-parallel/tests/library/kit.rs"]
+mod library;
+
+pub use library::*;
 
 /// Lists functions `fn() -> anyhow::Result<()>` as the tests of a module.
 macro_rules! trials {
@@ -114,11 +116,6 @@ pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(encoder.finish()?)
 }
 
-/// `k` devices on the CPU.
-pub fn cpus(k: usize) -> Vec<Device> {
-    vec![Device::Cpu; k]
-}
-
 /// The command `program args…`, as a process of this binary.
 pub fn command(program: &str, args: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -200,18 +197,6 @@ pub fn refuses(program: &str, args: &str, words: &[&str]) -> Result<()> {
     words.try_for_each(|words| has(&stderr, words))
 }
 
-/// Checks that a text has some words.
-pub fn has(text: &str, words: &str) -> Result<()> {
-    ensure!(text.contains(words), "there is no {words:?} in\n{text}");
-    Ok(())
-}
-
-/// Checks that a result is an error that has some words.
-pub fn says<T>(words: &str, result: Result<T, impl Display>) -> Result<()> {
-    let error = result.map(drop).map_err(|error| format!("{error:#}"));
-    has(&error.expect_err(words), words)
-}
-
 /// Waits until a file of a run is there, which must not end before.
 pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
     until(|| file.exists(), &file.display().to_string(), run)
@@ -273,66 +258,9 @@ pub fn programs_hear_signals() -> Result<()> {
     Ok(())
 }
 
-/// The formula of `tests/pytorch/formula.py`: numbers in [0, 1) for tensor number `s`.
-pub fn formula(s: u32, n: usize) -> impl Iterator<Item = f64> {
-    (0..n as u32).map(move |i| {
-        let mut h = i
-            .wrapping_mul(2_654_435_761)
-            .wrapping_add(s.wrapping_mul(2_246_822_519))
-            .wrapping_add(374_761_393);
-        h = (h ^ (h >> 16)).wrapping_mul(0x85eb_ca6b);
-        h = (h ^ (h >> 13)).wrapping_mul(0xc2b2_ae35);
-        f64::from(h ^ (h >> 16)) / 4_294_967_296.0
-    })
-}
-
-/// A tensor of the formula, evenly distributed with the standard deviation `std`.
-pub fn formula_tensor(s: u32, std: f64, dims: &[usize]) -> candle_core::Result<Tensor> {
-    let n = dims.iter().product();
-    let values = formula(s, n).map(|u| ((2.0 * u - 1.0) * std * 3f64.sqrt()) as f32);
-    Tensor::from_vec(values.collect::<Vec<f32>>(), dims, &Device::Cpu)
-}
-
-/// Minibatch number `s` of the formula: images (n, 1, 28, 28) in [0, 1), labels (n,).
-pub fn formula_batch(s: u32, n: usize) -> candle_core::Result<(Tensor, Tensor)> {
-    let images: Vec<f32> = formula(1000 + s, n * 784).map(|u| u as f32).collect();
-    let labels: Vec<u32> = formula(2000 + s, n).map(|u| (u * 10.0) as u32).collect();
-    Ok((
-        Tensor::from_vec(images, (n, 1, 28, 28), &Device::Cpu)?,
-        Tensor::from_vec(labels, n, &Device::Cpu)?,
-    ))
-}
-
-/// SGD with this learning rate and momentum.
-pub fn sgd(lr: f64, momentum: f64) -> Sgd {
-    Sgd {
-        momentum,
-        ..Sgd::new(lr)
-    }
-}
-
 /// Copies of parameters of `scratch` on `k` devices of the CPU.
 pub fn copies(params: &[Tensor], k: usize) -> candle_core::Result<Vec<Vec<Param>>> {
     let devices = cpus(k);
     let copies = devices.iter().map(|d| scratch::get_params(params, d));
     copies.collect()
-}
-
-/// The losses of steps on minibatches of the formula, of `n` examples each.
-pub fn steps(trainer: &mut Trainer, batches: Range<u32>, n: usize) -> Result<Vec<f32>> {
-    let step = |batch| {
-        let (x, y) = formula_batch(batch, n)?;
-        Ok(trainer.step(&x, &y)?.loss.mean()?)
-    };
-    batches.map(step).collect()
-}
-
-/// The largest difference between two tensors.
-pub fn largest_difference(a: &Tensor, b: &Tensor) -> candle_core::Result<f32> {
-    (a - b)?.abs()?.flatten_all()?.max(0)?.to_scalar()
-}
-
-/// The largest magnitude in a tensor.
-pub fn largest(a: &Tensor) -> candle_core::Result<f32> {
-    a.abs()?.flatten_all()?.max(0)?.to_scalar()
 }

@@ -9,12 +9,10 @@ use std::process::ExitCode;
 
 #[macro_use]
 mod kit;
-mod a_bad_minibatch_changes_nothing;
 mod a_failing_replica_ends_the_run;
 mod a_trace_shows_the_step;
 mod a_transformer_trains;
 mod bad_input_is_named;
-mod batches_have_any_form;
 mod bits_are_the_same_everywhere;
 mod builds_are_shared;
 #[cfg(target_os = "linux")] // elsewhere nothing says so easily which threads a process has
@@ -27,7 +25,6 @@ mod examples_say_what_they_should;
 mod fuzzed;
 mod invariants;
 mod k_replicas_are_one;
-mod layers_train_right;
 #[cfg(target_os = "linux")] // its limits are those of Linux
 mod limits_end_in_a_line;
 mod no_circles;
@@ -38,23 +35,18 @@ mod one_file_is_scratch;
 #[cfg(unix)]
 mod ones_own_run_goes_on;
 mod only_rounding_differs_from_pytorch;
-mod optimizers_are_pytorchs;
 mod own_project;
 mod real_data;
-mod replicas_work_together;
 mod runs_are_taken_up;
 mod runs_leave_a_record;
 mod seven_diffs;
 #[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
 mod several_processes;
-mod trainer_takes_any_network;
-mod trainers_take_turns;
 #[cfg(feature = "mpi")]
 mod two_hosts;
 #[cfg(unix)]
 mod what_fuzzers_kept;
 mod what_trains_in_candle;
-mod where_replicas_are;
 
 /// Can be told to give no more: see `bad_input_is_named`.
 #[global_allocator]
@@ -83,12 +75,10 @@ fn run_tests() -> ExitCode {
     #[cfg(unix)]
     kit::programs_hear_signals().expect("they can be caught");
     let trials = [
-        a_bad_minibatch_changes_nothing::trials(),
         a_failing_replica_ends_the_run::trials(),
         a_trace_shows_the_step::trials(),
         a_transformer_trains::trials(),
         bad_input_is_named::trials(),
-        batches_have_any_form::trials(),
         bits_are_the_same_everywhere::trials(),
         builds_are_shared::trials(),
         #[cfg(target_os = "linux")]
@@ -99,7 +89,6 @@ fn run_tests() -> ExitCode {
         examples_say_what_they_should::trials(),
         invariants::trials(),
         k_replicas_are_one::trials(),
-        layers_train_right::trials(),
         #[cfg(target_os = "linux")]
         limits_end_in_a_line::trials(),
         no_circles::trials(),
@@ -110,22 +99,17 @@ fn run_tests() -> ExitCode {
         #[cfg(unix)]
         ones_own_run_goes_on::trials(),
         only_rounding_differs_from_pytorch::trials(),
-        optimizers_are_pytorchs::trials(),
         own_project::trials(),
         real_data::trials(),
-        replicas_work_together::trials(),
         runs_are_taken_up::trials(),
         runs_leave_a_record::trials(),
         seven_diffs::trials(),
         several_processes::trials(),
-        trainer_takes_any_network::trials(),
-        trainers_take_turns::trials(),
         #[cfg(feature = "mpi")]
         two_hosts::trials(),
         #[cfg(unix)]
         what_fuzzers_kept::trials(),
         what_trains_in_candle::trials(),
-        where_replicas_are::trials(),
     ];
     let arguments = libtest_mimic::Arguments::from_args();
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()

@@ -7,10 +7,11 @@ use candle_core::{DType, Device, Tensor};
 use concise::devices::{InstructionSet, instruction_set};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use functional::Network;
-use serde_json::Value;
 
 use crate::k_replicas_are_one::params;
-use crate::kit::{copies, cpus, formula_batch, formula_tensor, steps};
+use crate::kit::{
+    close, copies, cpus, formula_batch, formula_tensor, largest, steps, tensor_is_close, theirs,
+};
 
 trials![
     lenet_takes_pytorchs_ten_steps,
@@ -18,46 +19,11 @@ trials![
     resnet18_has_pytorchs_logits,
     resnet18_takes_pytorchs_three_steps,
     resnet18_has_pytorchs_state_dict,
+    every_weight_of_resnet18_is_drawn,
 ];
 
 const LENET: &str = include_str!("../pytorch/lenet.json");
 const RESNET: &str = include_str!("../pytorch/resnet.json");
-
-/// What PyTorch has computed.
-pub fn theirs(printed: &str) -> Value {
-    serde_json::from_str(printed).expect("JSON of tests/pytorch")
-}
-
-fn floats(numbers: &Value) -> Result<Vec<f64>> {
-    Ok(serde_json::from_value(numbers.clone())?)
-}
-
-pub fn close(what: &str, ours: &[f32], theirs: &Value, tolerance: f64) -> Result<()> {
-    let theirs = floats(theirs)?;
-    ensure!(ours.len() == theirs.len(), "{what}: {} numbers", ours.len());
-    for (i, (&ours, theirs)) in ours.iter().zip(theirs).enumerate() {
-        let difference = (f64::from(ours) - theirs).abs();
-        ensure!(difference <= tolerance, "{what}[{i}]: {ours}, {theirs}");
-    }
-    Ok(())
-}
-
-/// Compares the sum of a tensor, and its first elements, or the first and the last.
-pub fn tensor_is_close(
-    what: &str,
-    ours: &Tensor,
-    theirs: &Value,
-    tolerance: [f64; 2],
-) -> Result<()> {
-    let values: Vec<f32> = ours.flatten_all()?.to_vec1()?;
-    let sum = values.iter().map(|&v| f64::from(v)).sum::<f64>();
-    let difference = (sum - theirs["sum"].as_f64().context("no sum")?).abs();
-    ensure!(difference <= tolerance[0], "{what}: the sum is {sum}");
-    let ends = [&values[..3], &values[values.len() - 3..]].concat();
-    let theirs = &theirs["ends"];
-    let known = theirs.as_array().context("no elements")?.len();
-    close(what, &ends[..known], theirs, tolerance[1])
-}
 
 /// The batch of `lenet_steps.py`.
 fn lenet_batch() -> Result<(Tensor, Tensor)> {
@@ -186,5 +152,22 @@ fn resnet18_has_pytorchs_state_dict() -> Result<()> {
     ensure!(names[..8] == first, "{:?}", &names[..8]);
     ensure!(names[39] == "resnet_block2.0.conv3.weight", "{}", names[39]);
     ensure!(names[126] == "fc.1.bias", "{}", names[126]);
+    Ok(())
+}
+
+/// The book's own code leaves some weights as PyTorch draws them; here none is missed.
+fn every_weight_of_resnet18_is_drawn() -> Result<()> {
+    let net = DataParallel::new(&cpus(1), Initializer::Normal(0.01), 3, |vb| {
+        resnet18(10, vb)
+    })?;
+    for (name, tensor) in net.state_dict()? {
+        if tensor.rank() >= 2 {
+            let std = tensor.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
+            let room = 0.01 * 4.0 / (tensor.elem_count() as f32).sqrt();
+            ensure!((std - 0.01).abs() < room, "{name}: {std}");
+        } else if name.ends_with("bias") {
+            ensure!(largest(&tensor)? == 0.0, "{name} does not start at zero");
+        }
+    }
     Ok(())
 }

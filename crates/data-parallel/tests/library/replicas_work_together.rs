@@ -9,34 +9,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use candle_core::{CpuStorage, CustomOp1, Layout, Module, ModuleT, Shape, Tensor};
 use candle_nn::VarBuilder;
-use concise::layers::{BatchNorm2d, Conv2d, Dropout, Flatten, Linear, Nhwc, Relu, Sequential};
-use concise::{
-    Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Residual, Sgd, Trainer,
-    resnet18,
+use data_parallel::functional::{Network, Value, candle, cross_entropy};
+use data_parallel::layers::{
+    BatchNorm2d, Conv2d, Dropout, Flatten, Linear, Nhwc, Relu, Sequential,
 };
-use functional::{Network, Value, candle, cross_entropy};
+use data_parallel::{
+    Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Sgd, Trainer,
+};
 
 use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, sgd, steps};
-
-trials![
-    every_way_to_sum_takes_the_step_of_one_device,
-    buckets_and_overlap_change_no_bit,
-    stochastic_depth_with_overlap_changes_no_bit,
-    accumulated_minibatches_are_one,
-    a_group_that_is_made_smaller_ends_with_the_next_minibatch,
-    gradients_wait_while_another_trainer_steps,
-    gradients_that_wait_are_not_shown_as_those_of_a_step,
-    a_loss_that_is_a_mean_is_refused,
-    shares_of_any_size_take_the_same_step,
-    a_split_can_change_between_steps,
-    resnet18_with_synchronized_norms_takes_the_step_of_one_device,
-    a_replica_without_an_example_keeps_step_in_synchronized_norms,
-    a_replica_without_an_example_says_so_where_candle_needs_one,
-    norms_that_do_not_synchronize_are_named,
-    a_replica_that_fails_is_the_cause_wherever_the_others_wait,
-    what_fails_before_the_backward_pass_trains_on,
-    the_all_reduce_goes_on_while_the_replicas_compute,
-];
+use crate::resnet::{Residual, resnet18};
 
 type State = Vec<(String, Tensor)>;
 
@@ -102,6 +84,7 @@ fn same(a: &State, b: &State, limit: f32, what: impl std::fmt::Display) -> Resul
     Ok(())
 }
 
+#[test]
 fn every_way_to_sum_takes_the_step_of_one_device() -> Result<()> {
     let one = three_steps(Replication::default(), 1, 12)?;
     for algorithm in Algorithm::ALL {
@@ -116,6 +99,7 @@ fn every_way_to_sum_takes_the_step_of_one_device() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn buckets_and_overlap_change_no_bit() -> Result<()> {
     let whole = with(|how| (how.bucket_bytes, how.overlap) = (usize::MAX, false));
     for k in [2, 3] {
@@ -159,6 +143,7 @@ fn stochastic_depth(how: Replication, apart: bool) -> Result<State> {
 }
 
 /// A network that changes from step to step has gradients that are complete at other times in each.
+#[test]
 fn stochastic_depth_with_overlap_changes_no_bit() -> Result<()> {
     for apart in [false, true] {
         let after = |overlap, bucket_bytes, allow_unused| {
@@ -192,6 +177,7 @@ fn accumulated(k: usize, accumulate: usize) -> Result<State> {
     everywhere(&net)
 }
 
+#[test]
 fn accumulated_minibatches_are_one() -> Result<()> {
     let net = untrained(1)?;
     let (x, y) = formula_batch(0, 9)?;
@@ -209,6 +195,7 @@ fn accumulated_minibatches_are_one() -> Result<()> {
 }
 
 /// Two minibatches wait for a third and a fourth when a group becomes two: the third is the last.
+#[test]
 fn a_group_that_is_made_smaller_ends_with_the_next_minibatch() -> Result<()> {
     let (whole, parts) = (untrained(2)?, untrained(2)?);
     let (x, y) = formula_batch(0, 9)?;
@@ -234,6 +221,7 @@ fn untrained(k: usize) -> Result<DataParallel> {
 }
 
 /// A second trainer steps while the first has accumulated one minibatch of two: its gradients are still there.
+#[test]
 fn gradients_wait_while_another_trainer_steps() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
     let still = sgd(0.0, 0.9); // its steps change no parameter
@@ -259,6 +247,7 @@ fn gradients_wait_while_another_trainer_steps() -> Result<()> {
 }
 
 /// A replica has only its own part of them, which is not divided by the right number.
+#[test]
 fn gradients_that_wait_are_not_shown_as_those_of_a_step() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2)?;
@@ -271,6 +260,7 @@ fn gradients_that_wait_are_not_shown_as_those_of_a_step() -> Result<()> {
 }
 
 /// The mean over a shard would be divided by the number of examples again.
+#[test]
 fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
     let (net, (x, y)) = (untrained(2)?, formula_batch(0, 6)?);
     let mean = |y_hat: &Value, y: &Tensor| cross_entropy(y_hat, y)?.mean();
@@ -279,6 +269,7 @@ fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
     says("the loss has shape [], expected [3]", step)
 }
 
+#[test]
 fn shares_of_any_size_take_the_same_step() -> Result<()> {
     let one = three_steps(Replication::default(), 1, 13)?;
     for weights in [vec![3.0, 1.0], vec![1.0, 100.0], vec![0.2, 0.5, 0.1]] {
@@ -289,6 +280,7 @@ fn shares_of_any_size_take_the_same_step() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn a_split_can_change_between_steps() -> Result<()> {
     let net = untrained(2)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
@@ -319,6 +311,7 @@ fn resnet18_after_a_step(how: Replication, k: usize, n: usize) -> Result<(f32, S
     Ok((loss, state))
 }
 
+#[test]
 fn resnet18_with_synchronized_norms_takes_the_step_of_one_device() -> Result<()> {
     for n in [11, 32] {
         let (loss, one) = resnet18_after_a_step(Replication::default(), 1, n)?;
@@ -336,6 +329,7 @@ fn resnet18_with_synchronized_norms_takes_the_step_of_one_device() -> Result<()>
     Ok(())
 }
 
+#[test]
 fn a_replica_without_an_example_keeps_step_in_synchronized_norms() -> Result<()> {
     let how = with(|how| how.sync_bn = true);
     let (loss, one) = resnet18_after_a_step(Replication::default(), 1, 2)?;
@@ -357,6 +351,7 @@ fn synchronized_error<N: Network + 'static>(
 }
 
 /// candle's operations forget on what a tensor without elements depends.
+#[test]
 fn a_replica_without_an_example_says_so_where_candle_needs_one() -> Result<()> {
     let error = synchronized_error(2, |vb| {
         let norm = BatchNorm2d::new(1, vb.pp("norm"))?;
@@ -371,6 +366,7 @@ fn a_replica_without_an_example_says_so_where_candle_needs_one() -> Result<()> {
 }
 
 /// Those of candle-nn would keep the statistics of each replica's own part.
+#[test]
 fn norms_that_do_not_synchronize_are_named() -> Result<()> {
     let error = synchronized_error(3, |vb| {
         let norm = candle_nn::batch_norm(1, 1e-5, vb.pp("norm"))?;
@@ -460,6 +456,7 @@ fn error_of(how: Replication, fault: Fault, first: bool) -> Result<String> {
 }
 
 /// Whatever the others were waiting for when it failed, it is the one that is named.
+#[test]
 fn a_replica_that_fails_is_the_cause_wherever_the_others_wait() -> Result<()> {
     for i in 0..16 {
         let [panics, forward, first, sync_bn] = [1, 2, 4, 8].map(|bit| i & bit != 0);
@@ -486,6 +483,7 @@ fn of_each(net: &DataParallel) -> Result<Vec<State>> {
 
 /// The others do not wait for it there, and nothing has changed, statistics of batch norms included. The second replica
 /// fails on an image that is all ones.
+#[test]
 fn what_fails_before_the_backward_pass_trains_on() -> Result<()> {
     for panics in [false, true] {
         let forward = true;
@@ -561,6 +559,7 @@ fn first_step_over_slow_links(overlap: bool) -> Result<Duration> {
 }
 
 /// 160 ms of either: 320 one after the other, little more than 180 at the same time.
+#[test]
 fn the_all_reduce_goes_on_while_the_replicas_compute() -> Result<()> {
     let fastest = |overlap| -> Result<Duration> {
         let times = (0..3).map(|_| first_step_over_slow_links(overlap));

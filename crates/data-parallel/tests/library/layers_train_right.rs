@@ -4,35 +4,20 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{VarBuilder, VarMap, ops};
-use concise::layers::{
+use data_parallel::functional::{
+    Network, Value, candle, cross_entropy, masked_cross_entropy, squared_error,
+};
+use data_parallel::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, LayerNorm, Linear, MaxPool2d,
     Sequential,
 };
-use concise::{DataParallel, Initializer, Sgd, Trainer};
-use functional::{Network, Value, candle, cross_entropy, squared_error};
+use data_parallel::{DataParallel, Initializer, Sgd, Trainer};
 
+use crate::kit::{close, tensor_is_close, theirs};
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
 use crate::kit::{largest_difference, says, steps};
-use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
-trials![
-    the_trainer_refuses_a_wrong_gradient_unless_told,
-    a_wrong_gradient_in_a_loss_is_refused,
-    numbers_of_a_value_train_nothing_unless_it_is_detached,
-    a_wrong_gradient_is_refused_at_a_later_shape,
-    each_replica_compares_the_shapes_of_its_shards,
-    a_check_moves_no_statistics,
-    dropout_repeats_itself,
-    dropout_is_nothing_in_inference,
-    no_two_calls_of_dropout_have_the_same_mask,
-    two_dropouts_have_two_names,
-    layers_begin_as_pytorchs_do,
-    a_rectangular_kernel_is_candles,
-    convolutions_of_other_layers_are_candles,
-    steps_of_every_layer_are_pytorchs,
-];
-
-#[path = "../../crates/data-parallel/examples/cost_of_convolutions.rs"]
+#[path = "../../examples/cost_of_convolutions.rs"]
 #[expect(dead_code, reason = "it is a program")]
 mod convolutions;
 
@@ -51,6 +36,7 @@ fn pooled(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
     }))
 }
 
+#[test]
 fn the_trainer_refuses_a_wrong_gradient_unless_told() -> Result<()> {
     let (x, y) = formula_batch(0, 5)?;
     let net = || DataParallel::new(&cpus(2), Initializer::Layers, 0, pooled);
@@ -80,6 +66,7 @@ fn focal(
     of_each.forward(y_hat, true)
 }
 
+#[test]
 fn a_wrong_gradient_in_a_loss_is_refused() -> Result<()> {
     let (x, y) = formula_batch(0, 5)?;
     let build = |vb: VarBuilder<'_>| {
@@ -115,6 +102,7 @@ fn a_wrong_gradient_in_a_loss_is_refused() -> Result<()> {
 }
 
 /// What is computed from `eval` has no gradient. It was computed with one half of it before, without an error.
+#[test]
 fn numbers_of_a_value_train_nothing_unless_it_is_detached() -> Result<()> {
     let layer = |vb: VarBuilder<'_>| Linear::new(3, 2, vb);
     let x = formula_tensor(1, 1.0, &[6, 3])?;
@@ -192,12 +180,13 @@ fn numbers_of_a_value_train_nothing_unless_it_is_detached() -> Result<()> {
     let gate: Loss = |net, x, _| {
         let h = net.forward(&x[0], true)?;
         let labels = Tensor::zeros(x[0].dims()[0], DType::U32, &Device::Cpu)?;
-        functional::masked_cross_entropy(&h, &labels, &h.eval()?.max(1)?)
+        masked_cross_entropy(&h, &labels, &h.eval()?.max(1)?)
     };
     says("which eval returned", step(gate, 0.1, 2))
 }
 
 /// candle's mean pooling is right for even sizes alone.
+#[test]
 fn a_wrong_gradient_is_refused_at_a_later_shape() -> Result<()> {
     let build = |vb: VarBuilder<'_>| {
         let config = candle_nn::Conv2dConfig {
@@ -225,6 +214,7 @@ fn a_wrong_gradient_is_refused_at_a_later_shape() -> Result<()> {
 }
 
 /// The second replica alone has a shard for which candle is wrong: `conv1d` is right for one example.
+#[test]
 fn each_replica_compares_the_shapes_of_its_shards() -> Result<()> {
     let build = |vb: VarBuilder<'_>| {
         let conv = candle_nn::conv1d(1, 4, 3, Default::default(), vb.pp("conv"))?;
@@ -247,6 +237,7 @@ fn each_replica_compares_the_shapes_of_its_shards() -> Result<()> {
 }
 
 /// The statistics after the first step are those of its minibatch, whether gradients are checked or not.
+#[test]
 fn a_check_moves_no_statistics() -> Result<()> {
     let build = |vb: VarBuilder<'_>| {
         let norm = candle_nn::batch_norm(1, 1e-5, vb.pp("norm"))?;
@@ -279,6 +270,7 @@ fn with_dropout(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>>
 }
 
 /// Of one row, as in one dimension, and of one column.
+#[test]
 fn a_rectangular_kernel_is_candles() -> Result<()> {
     for kernel @ [rows, columns] in [[1, 4], [3, 1], [2, 3]] {
         let ours = move |vb: VarBuilder<'_>| {
@@ -321,6 +313,7 @@ fn a_rectangular_kernel_is_candles() -> Result<()> {
 
 /// Groups, dilation and transposed convolutions that are made of other layers, as the page has them: the outputs of candle's
 /// operation, and its gradients.
+#[test]
 fn convolutions_of_other_layers_are_candles() -> Result<()> {
     use convolutions::{
         CHANNELS, SIDE, conv2d, depthwise, dilated, enlarged, transposed, two_groups,
@@ -400,6 +393,7 @@ fn convolutions_of_other_layers_are_candles() -> Result<()> {
 }
 
 /// Interrupted after two steps, or not.
+#[test]
 fn dropout_repeats_itself() -> Result<()> {
     let net = |seed| DataParallel::new(&cpus(2), Initializer::Layers, seed, with_dropout);
     let trainer = |net: &DataParallel| Trainer::new(net, cross_entropy, Sgd::new(0.1));
@@ -421,6 +415,7 @@ fn dropout_repeats_itself() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn dropout_is_nothing_in_inference() -> Result<()> {
     let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, |vb| Dropout::new(0.5, vb))?;
     let x = formula_tensor(1, 1.0, &[4, 3])?;
@@ -465,6 +460,7 @@ fn left(calls: usize, of_second: usize, steps: usize) -> Result<Vec<bool>> {
 }
 
 /// As PyTorch programs use one `self.dropout`.
+#[test]
 fn no_two_calls_of_dropout_have_the_same_mask() -> Result<()> {
     let count = |mask: &[bool]| mask.iter().filter(|left| **left).count();
     let once = left(1, 0, 1)?;
@@ -499,6 +495,7 @@ fn no_two_calls_of_dropout_have_the_same_mask() -> Result<()> {
 
 const FIRST_MASK: u64 = 0xf675_7dce_89b7_a1d1;
 
+#[test]
 fn two_dropouts_have_two_names() -> Result<()> {
     let build = |names: [&'static str; 2]| {
         DataParallel::new(&cpus(2), Initializer::Layers, 0, move |vb| {
@@ -515,6 +512,7 @@ fn two_dropouts_have_two_names() -> Result<()> {
 }
 
 /// Evenly between ±1/√(inputs), biases too; the book's Normal leaves biases at zero.
+#[test]
 fn layers_begin_as_pytorchs_do() -> Result<()> {
     let net = |init| DataParallel::new(&cpus(1), init, 0, |vb| Linear::new(400, 1000, vb));
     let net_of_layers = net(Initializer::Layers)?;
@@ -544,8 +542,9 @@ fn every_layer(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> 
         .add(Linear::new(8, 10, vb.pp("9"))?))
 }
 
+#[test]
 fn steps_of_every_layer_are_pytorchs() -> Result<()> {
-    let theirs = theirs(include_str!("../pytorch/layers.json"));
+    let theirs = theirs(include_str!("../../../../tests/pytorch/layers.json"));
     let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, every_layer)?;
     let mut state = net.state_dict()?;
     let drawn = state

@@ -1,5 +1,4 @@
-//! A run is defined by its replicas. Where they are, in one process or in several, changes no bit. All of the matrix, with
-//! LeNet and ResNet-18: `ALL_LAYOUTS=1 cargo test --release --test claims where_replicas_are`.
+//! A run is defined by its replicas. Where they are, in one process or in several, changes no bit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,29 +7,16 @@ use std::sync::{Arc, Barrier, Mutex};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
-use concise::Processes;
-use concise::collective::{Error, ProcessGroup, SumOrder};
-use concise::layers::{
+use data_parallel::Processes;
+use data_parallel::collective::{Error, ProcessGroup, SumOrder};
+use data_parallel::functional::{Network, cross_entropy};
+use data_parallel::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
-use concise::training::shares;
-use concise::{AdamW, Algorithm, DataParallel, Initializer, Replication, Trainer, World};
-use functional::{Network, cross_entropy};
-use libtest_mimic::Trial;
+use data_parallel::training::shares;
+use data_parallel::{AdamW, Algorithm, DataParallel, Initializer, Replication, Trainer, World};
 
 use crate::kit::{cpus, formula_batch, sgd};
-
-pub fn trials() -> Vec<Trial> {
-    let small = listed!(
-        true,
-        "",
-        every_layout_trains_to_the_same_bits,
-        processes_that_differ_are_named,
-    );
-    let all = std::env::var_os("ALL_LAYOUTS").is_some();
-    let large = listed!(all, "ALL_LAYOUTS=1, and minutes", the_books_networks_too);
-    small.into_iter().chain(large).collect()
-}
 
 /// Processes that are threads.
 struct Threads {
@@ -222,6 +208,7 @@ fn train_in<N: Network + 'static>(
 }
 
 /// Two processes, which give an element of a parameter different values.
+#[test]
 fn processes_that_differ_are_named() -> Result<()> {
     let expected = "the replicas differ: weight[1, 0] is 0.5 on process 0 and 0.75 on process 1";
     in_processes(&[1, 1], |world| {
@@ -269,6 +256,7 @@ fn same_in_every_layout<N: Network + 'static>(what: &str, case: &Case<N>) -> Res
     Ok(())
 }
 
+#[test]
 fn every_layout_trains_to_the_same_bits() -> Result<()> {
     type Change = fn(&mut Case<Sequential>);
     let cases: [(&str, Change); 7] = [
@@ -317,10 +305,8 @@ fn lenet(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
         .add(Linear::new(128, 10, vb.pp("fc2"))?))
 }
 
-fn the_books_networks_too() -> Result<()> {
-    same_in_every_layout("LeNet", &Case::plain(lenet))?;
-    let mut resnet18 = Case::plain(|vb| concise::resnet18(10, vb));
-    same_in_every_layout("ResNet-18", &resnet18)?;
-    resnet18.how.sync_bn = true;
-    same_in_every_layout("ResNet-18, synchronized batch norm", &resnet18)
+#[test]
+#[ignore = "it takes minutes"]
+fn lenet_in_every_layout() -> Result<()> {
+    same_in_every_layout("LeNet", &Case::plain(lenet))
 }

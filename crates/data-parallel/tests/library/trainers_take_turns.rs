@@ -7,25 +7,16 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result, ensure};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
 use candle_nn::VarBuilder;
-use concise::layers::{Dropout, Gelu, Linear, Sequential};
-use concise::{AdamW, DataParallel, Initializer, Replication, Trainer};
-use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
+use data_parallel::functional::{
+    Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error,
+};
+use data_parallel::layers::{Dropout, Gelu, Linear, Sequential};
+use data_parallel::{AdamW, DataParallel, Initializer, Replication, Trainer};
 
+use crate::kit::{close, tensor_is_close, theirs};
 use crate::kit::{cpus, formula, formula_tensor, has, largest_difference, says, sgd};
-use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
 
-trials![
-    rounds_of_two_trainers_are_pytorchs,
-    each_trainer_has_its_own_state,
-    a_loss_of_another_network_is_refused,
-    what_is_frozen_keeps_every_bit_and_has_no_gradient,
-    no_backward_is_computed_below_what_is_frozen,
-    a_parameter_is_frozen_between_steps_alone,
-    with_nothing_to_train_there_is_no_step,
-    trainers_draw_masks_of_their_own,
-];
-
-const THEIRS: &str = include_str!("../pytorch/turns.json");
+const THEIRS: &str = include_str!("../../../../tests/pytorch/turns.json");
 
 /// Of each minibatch.
 const EXAMPLES: usize = 6;
@@ -197,6 +188,7 @@ fn run(name: &str, net: &DataParallel) -> Result<Vec<f32>> {
     Ok(losses)
 }
 
+#[test]
 fn rounds_of_two_trainers_are_pytorchs() -> Result<()> {
     let theirs = theirs(THEIRS);
     let runs = theirs["runs"].as_object().context("no runs")?;
@@ -223,6 +215,7 @@ fn rounds_of_two_trainers_are_pytorchs() -> Result<()> {
 }
 
 /// The same in any order of the calls, and a checkpoint of both has both.
+#[test]
 fn each_trainer_has_its_own_state() -> Result<()> {
     let net = with_formula(2, two_heads, ["body", "a", "b"])?;
     let (x, y) = (input(0, 5)?, classes(0)?);
@@ -271,6 +264,7 @@ fn each_trainer_has_its_own_state() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn a_loss_of_another_network_is_refused() -> Result<()> {
     let net = with_formula(1, two_heads, ["body", "a", "b"])?;
     let error = Trainer::with(&net, critics_loss, sgd(0.1, 0.0)).map(drop);
@@ -288,6 +282,7 @@ fn a_loss_of_another_network_is_refused() -> Result<()> {
 }
 
 /// Beside a trainer that trains all: the others get the same gradients to the bit.
+#[test]
 fn what_is_frozen_keeps_every_bit_and_has_no_gradient() -> Result<()> {
     for k in [1, 2, 3] {
         let build = || with_formula(k, two_heads, ["body", "a", "b"]);
@@ -352,6 +347,7 @@ impl CustomOp1 for Counted {
     }
 }
 
+#[test]
 fn no_backward_is_computed_below_what_is_frozen() -> Result<()> {
     for (frozen, expected) in [(None, 2), (Some("stem.weight"), 2), (Some("stem"), 0)] {
         let count = Arc::new(AtomicUsize::new(0));
@@ -380,6 +376,7 @@ fn no_backward_is_computed_below_what_is_frozen() -> Result<()> {
 }
 
 /// With gradients that wait it would lose them, or sum what has no gradient.
+#[test]
 fn a_parameter_is_frozen_between_steps_alone() -> Result<()> {
     let net = with_formula(2, two_heads, ["body", "a", "b"])?;
     let (x, y) = (input(0, 5)?, classes(0)?);
@@ -392,6 +389,7 @@ fn a_parameter_is_frozen_between_steps_alone() -> Result<()> {
     )
 }
 
+#[test]
 fn with_nothing_to_train_there_is_no_step() -> Result<()> {
     let how = Replication::default();
     let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, two_heads)?;
@@ -401,6 +399,7 @@ fn with_nothing_to_train_there_is_no_step() -> Result<()> {
 }
 
 /// In steps of the same number. A trainer that goes on from another's state draws that one's masks.
+#[test]
 fn trainers_draw_masks_of_their_own() -> Result<()> {
     let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, |vb| {
         let weight = vb.get_with_hints(1, "weight", candle_nn::Init::Const(1.0))?;

@@ -4,38 +4,17 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarBuilder;
-use concise::layers::{BatchNorm2d, Embedding, GlobalAvgPool2d, Linear, Sequential};
-use concise::prelude::{
+use data_parallel::functional::{Network, Value};
+use data_parallel::layers::{BatchNorm2d, Embedding, GlobalAvgPool2d, Linear, Sequential};
+use data_parallel::prelude::{
     Batch, Checkpoints, DataIter, Examples, Minibatches, candle, candle_fn, cross_entropy,
     masked_cross_entropy, network_fn, predict, squared_error,
 };
-use concise::training::{CheckpointFolder, Found};
-use concise::{AdamW, DataParallel, Error, Initializer, Sgd, Trainer, evaluate};
-use functional::{Network, Value};
+use data_parallel::training::{CheckpointFolder, Found};
+use data_parallel::{AdamW, DataParallel, Error, Initializer, Sgd, Trainer, evaluate};
 
 use crate::kit::{cpus, formula, formula_tensor, has, largest_difference, says};
 use crate::where_replicas_are::in_processes;
-
-trials![
-    k_replicas_take_the_step_of_one,
-    several_inputs_in_candle_are_checked,
-    what_does_not_fit_is_named,
-    examples_of_ones_own_have_any_form,
-    a_run_with_such_batches_goes_on,
-    the_mean_over_tokens_is_that_of_float64,
-    whole_counts_keep_the_bits,
-    a_weight_of_0_is_no_example,
-    a_mask_is_summed_in_f64,
-    a_negative_count_is_refused_in_each_layout,
-    what_counts_nothing_sets_nothing_back,
-    a_step_without_a_count_is_an_error,
-    a_bad_count_is_an_error_in_all_processes,
-    a_minibatch_that_counts_nothing_may_wait,
-    outputs_come_once_and_in_order,
-    outputs_that_do_not_go_together_are_named,
-    auc_is_sklearns,
-    forward_gives_the_outputs_in_order,
-];
 
 /// Where replicas can be: processes with so many each.
 const LAYOUTS: [&[usize]; 6] = [&[1], &[2], &[3], &[1, 1], &[2, 1], &[1, 2]];
@@ -163,6 +142,7 @@ fn same_in_all_layouts<X: Batch, Y: Batch>(
 }
 
 /// Three inputs with one target, with two in a struct, in a vector, and with none.
+#[test]
 fn k_replicas_take_the_step_of_one() -> Result<()> {
     let (x, labels) = (inputs(7)?, labels(7)?);
     same_in_all_layouts("three inputs", &x, &labels, |net| {
@@ -203,6 +183,7 @@ fn ensure_none(y: &[Tensor]) -> candle_core::Result<()> {
 }
 
 /// A network of candle's operations with two inputs: it trains if its gradient is right, and else is refused.
+#[test]
 fn several_inputs_in_candle_are_checked() -> Result<()> {
     let (x, _) = (inputs(6)?, ());
     let x = (x.0.clone(), x.0.affine(-1.0, 0.3)?);
@@ -239,6 +220,7 @@ fn several_inputs_in_candle_are_checked() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn what_does_not_fit_is_named() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, three)?;
     let before = parameters(&net)?;
@@ -341,6 +323,7 @@ impl Examples for TooFew {
     }
 }
 
+#[test]
 fn examples_of_ones_own_have_any_form() -> Result<()> {
     let mut one = None;
     // minibatches of 4, 4 and 2: of three processes one has none of the last
@@ -396,6 +379,7 @@ fn ends_with(folder: &std::path::Path, ends: &[usize]) -> Result<Vec<f32>> {
     Ok([end, losses].concat())
 }
 
+#[test]
 fn a_run_with_such_batches_goes_on() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let whole = ends_with(&folder.path().join("whole"), &[4])?;
@@ -482,7 +466,7 @@ fn losses_of_tokens(net: &Sequential, x: &[Value], y: &[Tensor]) -> candle_core:
 
 fn over_tokens(
     net: &DataParallel,
-    optimizer: impl concise::Optimizer + 'static,
+    optimizer: impl data_parallel::Optimizer + 'static,
 ) -> candle_core::Result<Trainer> {
     let trainer = Trainer::with(net, losses_of_tokens, optimizer)?;
     Ok(trainer.mean_over(|_, y| y[1].sum_all()?.to_scalar::<f32>()))
@@ -530,6 +514,7 @@ fn in_float64() -> Result<(Vec<f64>, Vec<f32>)> {
 }
 
 /// On all sentences at once, and accumulated over minibatches of 3, 3 and 1, or of 5 and 2.
+#[test]
 fn the_mean_over_tokens_is_that_of_float64() -> Result<()> {
     let (expected_losses, expected) = in_float64()?;
     for layout in LAYOUTS {
@@ -572,6 +557,7 @@ fn the_mean_over_tokens_is_that_of_float64() -> Result<()> {
 }
 
 /// Counting the examples oneself is what happens without a count, in each bit.
+#[test]
 fn whole_counts_keep_the_bits() -> Result<()> {
     let run = |layout: &[usize], counts: bool| -> Result<Vec<u32>> {
         let all = in_processes(layout, |world| {
@@ -603,6 +589,7 @@ fn whole_counts_keep_the_bits() -> Result<()> {
 }
 
 /// Half of the examples have the weight 0: the step is that on the others.
+#[test]
 fn a_weight_of_0_is_no_example() -> Result<()> {
     let (x, y) = (inputs(8)?, labels(8)?);
     let weights: Vec<f32> = (0..8).map(|i| (i % 2) as f32).collect();
@@ -634,6 +621,7 @@ fn a_weight_of_0_is_no_example() -> Result<()> {
 }
 
 /// A mask of u8, of which candle's sum would begin again at 256: 300 labels in all.
+#[test]
 fn a_mask_is_summed_in_f64() -> Result<()> {
     let n = 300;
     let (x, y) = (inputs(n)?, labels(n)?);
@@ -653,6 +641,7 @@ fn a_mask_is_summed_in_f64() -> Result<()> {
 }
 
 /// Also where the sum of all is above 0, of which one process may have the negative ones.
+#[test]
 fn a_negative_count_is_refused_in_each_layout() -> Result<()> {
     for layout in [&[2][..], &[1, 1]] {
         in_processes(layout, |world| {
@@ -672,6 +661,7 @@ fn a_negative_count_is_refused_in_each_layout() -> Result<()> {
 }
 
 /// Gradients that count nothing are forgotten without another trainer's running statistics.
+#[test]
 fn what_counts_nothing_sets_nothing_back() -> Result<()> {
     let net = |vb: VarBuilder<'_>| {
         let norm = BatchNorm2d::new(2, vb.pp("norm"))?;
@@ -705,6 +695,7 @@ fn with_weights(weight: f32) -> Result<Targets> {
     })
 }
 
+#[test]
 fn a_step_without_a_count_is_an_error() -> Result<()> {
     for layout in [&[2][..], &[1, 1]] {
         in_processes(layout, |world| {
@@ -738,6 +729,7 @@ fn a_step_without_a_count_is_an_error() -> Result<()> {
 }
 
 /// Whichever of them has it: a number that is none, a negative one, an error.
+#[test]
 fn a_bad_count_is_an_error_in_all_processes() -> Result<()> {
     for (count, words) in [
         (
@@ -777,6 +769,7 @@ fn a_bad_count_is_an_error_in_all_processes() -> Result<()> {
 }
 
 /// All of it is padding: the step is that of the others, and no loss is NaN.
+#[test]
 fn a_minibatch_that_counts_nothing_may_wait() -> Result<()> {
     let one = |order: &[usize]| -> Result<(Vec<f32>, f64)> {
         let (x, y) = tokens()?;
@@ -806,6 +799,7 @@ fn nothing(_: VarBuilder<'_>) -> candle_core::Result<Sequential> {
 }
 
 /// In each layout, for each minibatch size, whether or not the data is cut.
+#[test]
 fn outputs_come_once_and_in_order() -> Result<()> {
     let n = 11;
     let x = formula_tensor(1, 1.0, &[n, 2])?;
@@ -855,6 +849,7 @@ fn mine(
     Ok(data.in_order().collect::<Vec<_>>())
 }
 
+#[test]
 fn outputs_that_do_not_go_together_are_named() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, nothing)?;
     let ones = |n: usize, width: usize| Tensor::ones((n, width), DType::F32, &Device::Cpu);
@@ -926,6 +921,7 @@ fn ones_and_twos() -> candle_core::Result<Tensor> {
 const SKLEARN: f64 = 0.8530412164865946;
 
 /// The part of pairs of a positive and a negative example in which the positive has the higher score.
+#[test]
 fn auc_is_sklearns() -> Result<()> {
     let n = 200;
     let scores = formula_tensor(1, 1.0, &[n, 1])?;
@@ -950,6 +946,7 @@ fn auc_is_sklearns() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn forward_gives_the_outputs_in_order() -> Result<()> {
     for k in 1..=4 {
         let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, three)?;

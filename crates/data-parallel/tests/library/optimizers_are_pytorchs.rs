@@ -6,24 +6,14 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use concise::layers::{Flatten, Linear, Nhwc, Relu, Sequential};
-use concise::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer, schedule};
-use functional::{Slice, cross_entropy};
+use data_parallel::functional::{Slice, cross_entropy};
+use data_parallel::layers::{Flatten, Linear, Nhwc, Relu, Sequential};
+use data_parallel::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer, schedule};
 
 use crate::kit::{self, cpus, formula_tensor, largest_difference, says};
-use crate::only_rounding_differs_from_pytorch::{close, tensor_is_close, theirs};
+use crate::kit::{close, tensor_is_close, theirs};
 
-trials![
-    twenty_steps_are_pytorchs,
-    schedules_are_pytorchs,
-    a_frozen_parameter_and_its_state_stay,
-    a_learning_rate_that_is_no_number_is_refused,
-    ones_own_optimizer_takes_the_same_steps,
-    another_optimizers_state_is_refused,
-    a_trainer_that_goes_on_takes_the_same_steps,
-];
-
-const THEIRS: &str = include_str!("../pytorch/optimizers.json");
+const THEIRS: &str = include_str!("../../../../tests/pytorch/optimizers.json");
 
 /// Linear(784, 16), ReLU, Linear(16, 10), with PyTorch's names.
 fn two_layers(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
@@ -85,6 +75,7 @@ fn steps(trainer: &mut Trainer, batches: Range<u32>) -> Result<Vec<f32>> {
     kit::steps(trainer, batches, 7)
 }
 
+#[test]
 fn twenty_steps_are_pytorchs() -> Result<()> {
     let theirs = theirs(THEIRS);
     let runs = theirs["runs"].as_object().context("no runs")?;
@@ -108,6 +99,7 @@ fn twenty_steps_are_pytorchs() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn schedules_are_pytorchs() -> Result<()> {
     let theirs = theirs(THEIRS);
     type Schedule = Box<dyn Fn(usize) -> f64>;
@@ -131,6 +123,7 @@ fn kept(trainer: &Trainer, of: &str) -> Result<Vec<(String, Tensor)>> {
 }
 
 /// Frozen after ten steps, and then free again: what was kept of it is what it was.
+#[test]
 fn a_frozen_parameter_and_its_state_stay() -> Result<()> {
     let net = network(2)?;
     let mut trainer = trainer("adamw", &net)?;
@@ -150,6 +143,7 @@ fn a_frozen_parameter_and_its_state_stay() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn a_learning_rate_that_is_no_number_is_refused() -> Result<()> {
     let net = network(1)?;
     let mut trainer = trainer("plain", &net)?.schedule(|step| 1.0 / (1.0 - step as f64));
@@ -189,6 +183,7 @@ impl Optimizer for Own {
     }
 }
 
+#[test]
 fn ones_own_optimizer_takes_the_same_steps() -> Result<()> {
     let (net, own) = (network(2)?, network(2)?);
     steps(&mut trainer("momentum", &net)?, 0..5)?;
@@ -201,6 +196,7 @@ fn ones_own_optimizer_takes_the_same_steps() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn another_optimizers_state_is_refused() -> Result<()> {
     let net = network(2)?;
     let mut with_momentum = trainer("momentum", &net)?;
@@ -214,6 +210,7 @@ fn another_optimizers_state_is_refused() -> Result<()> {
 }
 
 /// From what a checkpoint keeps.
+#[test]
 fn a_trainer_that_goes_on_takes_the_same_steps() -> Result<()> {
     for name in ["nesterov", "other adamw", "rates", "warmed up"] {
         let (whole, first, second) = (network(3)?, network(3)?, network(3)?);

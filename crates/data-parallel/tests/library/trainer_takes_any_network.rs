@@ -4,38 +4,17 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
-use concise::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Relu, Sequential};
-use concise::{
-    DataParallel, Initializer, Replication, Sgd, Trainer, evaluate, evaluate_accuracy_gpus,
-    resnet18,
+use data_parallel::functional::{
+    Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error,
 };
-use dataset::DataIter;
-use functional::{Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error};
+use data_parallel::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Relu, Sequential};
+use data_parallel::training::{DataIter, accuracy, weights};
+use data_parallel::{
+    DataParallel, Initializer, Replication, Sgd, Trainer, evaluate, evaluate_accuracy,
+};
 
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
 use crate::kit::{largest_difference, says, sgd};
-
-trials![
-    k_replicas_take_the_step_of_one,
-    a_new_trainer_forgets_the_momentum_of_the_one_before,
-    replicas_keep_their_own_batch_norm_statistics,
-    statistics_that_a_load_has_lost_are_named,
-    evaluation_counts_every_example_once,
-    every_weight_of_resnet18_is_drawn,
-    a_loss_is_any_closure,
-    parameters_are_loaded_by_name,
-    files_of_batch_norms_fit_with_and_without_counts,
-    another_type_of_parameters_is_named,
-    own_data_trains_and_is_evaluated,
-    a_new_learning_rate_keeps_the_momentum,
-    a_loss_that_is_no_number_is_an_error,
-    nan_in_the_input_changes_nothing,
-    mistakes_in_a_network_are_named,
-    what_would_not_train_is_named,
-    a_check_leaves_shared_and_frozen_parts_alone,
-    a_frozen_part_needs_no_gradient,
-    tokens_train_beside_a_shortcut,
-];
 
 /// A small convolutional network without batch norm.
 fn small_net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
@@ -118,12 +97,14 @@ fn same_step<N: Network + 'static>(build: Build<N>) -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn k_replicas_take_the_step_of_one() -> Result<()> {
     same_step(small_net)?;
     same_step(candle_net).context("layers of candle-nn")?;
     same_step(mixed_net).context("layers of both")
 }
 
+#[test]
 fn a_new_trainer_forgets_the_momentum_of_the_one_before() -> Result<()> {
     let (plain, momentum) = (Sgd::new(0.05), sgd(0.05, 0.9));
     // a first step has no step before it, so that momentum changes nothing
@@ -143,6 +124,7 @@ fn with_batch_norm(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use
     Ok(move |x: &Value, train: bool| fc.forward(&bn.forward(&x.nhwc()?, train)?.flatten()?, train))
 }
 
+#[test]
 fn replicas_keep_their_own_batch_norm_statistics() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Normal(0.01), 0, with_batch_norm)?;
     let dark = Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?;
@@ -158,6 +140,7 @@ fn replicas_keep_their_own_batch_norm_statistics() -> Result<()> {
 }
 
 /// The network's state has the statistics of the first replica, the trainer's those of the others: it comes second.
+#[test]
 fn statistics_that_a_load_has_lost_are_named() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Normal(0.01), 0, with_batch_norm)?;
     let (x, y) = formula_batch(0, 4)?;
@@ -191,51 +174,31 @@ fn statistics_that_a_load_has_lost_are_named() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn evaluation_counts_every_example_once() -> Result<()> {
-    let data = dataset::load(&dataset::Options {
-        data: Some(dataset::Data::Synthetic),
-        limit_train: Some(1),
-        limit_test: Some(21),
-        ..dataset::Options::default()
-    })?;
-    let (_, test_iter) = data.iters(8)?; // 8, 8, 5: uneven for k = 2, 3, 4
-    let accuracy = |k| -> Result<f64> {
+    let (x, y) = formula_batch(0, 21)?;
+    let test_iter = DataIter::of_tensors(&x, &y, 8, None)?; // 8, 8, 5: uneven for k = 2, 3, 4
+    let accuracy_of = |k| -> Result<f64> {
         let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 5, small_net)?;
-        Ok(evaluate_accuracy_gpus(&net, &test_iter)?)
+        Ok(evaluate_accuracy(&net, &test_iter)?)
     };
-    let one = accuracy(1)?;
+    let one = accuracy_of(1)?;
     let net = DataParallel::new(&cpus(1), Initializer::Xavier(3.0), 5, small_net)?;
     let mut right = 0;
     for batch in test_iter.in_order() {
         let (x, y) = batch?;
         let step = Trainer::new(&net, cross_entropy, Sgd::new(0.0)).step(&x, &y)?;
-        right += d2l::accuracy(&step.shards[0].0, &y)?;
+        right += accuracy(&step.shards[0].0, &y)?;
     }
     ensure!(one == right as f64 / 21.0, "{one}, counted {right} of 21");
     for k in [2, 3, 4] {
-        ensure!(accuracy(k)? == one, "k = {k}");
-    }
-    Ok(())
-}
-
-/// The book's own code leaves some weights as PyTorch draws them; here none is missed.
-fn every_weight_of_resnet18_is_drawn() -> Result<()> {
-    let net = DataParallel::new(&cpus(1), Initializer::Normal(0.01), 3, |vb| {
-        resnet18(10, vb)
-    })?;
-    for (name, tensor) in net.state_dict()? {
-        if tensor.rank() >= 2 {
-            let std = tensor.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
-            let room = 0.01 * 4.0 / (tensor.elem_count() as f32).sqrt();
-            ensure!((std - 0.01).abs() < room, "{name}: {std}");
-        } else if name.ends_with("bias") {
-            ensure!(largest(&tensor)? == 0.0, "{name} does not start at zero");
-        }
+        ensure!(accuracy_of(k)? == one, "k = {k}");
     }
     Ok(())
 }
 
 /// The gradients of k = 1 and 3 are the same, in the shapes of the parameters.
+#[test]
 fn a_loss_is_any_closure() -> Result<()> {
     let (x, labels) = formula_batch(0, 8)?;
     let targets = formula_tensor(3, 0.5, &[8, 10])?.abs()?.clamp(0f32, 1f32)?;
@@ -284,6 +247,7 @@ fn same_gradients(
     Ok(())
 }
 
+#[test]
 fn parameters_are_loaded_by_name() -> Result<()> {
     let net = |seed| DataParallel::new(&cpus(2), Initializer::Xavier(3.0), seed, small_net);
     let (one, other) = (net(0)?, net(1)?);
@@ -318,6 +282,7 @@ fn parameters_are_loaded_by_name() -> Result<()> {
 }
 
 /// PyTorch's files have what batch norms count, older ones and candle's do not: ours and candle's norm take both.
+#[test]
 fn files_of_batch_norms_fit_with_and_without_counts() -> Result<()> {
     let ours = |vb: VarBuilder<'_>| BatchNorm2d::new(2, vb.pp("bn"));
     let candles = |vb: VarBuilder<'_>| Ok(candle(candle_nn::batch_norm(2, 1e-5, vb.pp("bn"))?));
@@ -332,10 +297,10 @@ fn files_of_batch_norms_fit_with_and_without_counts() -> Result<()> {
     ] {
         tensors.push((format!("bn.{name}"), Tensor::full(value, 2, &Device::Cpu)?));
     }
-    run::weights::save(&without, &tensors)?;
+    weights::save(&without, &tensors)?;
     let count = Tensor::new(7i64, &Device::Cpu)?;
     tensors.push(("bn.num_batches_tracked".to_owned(), count));
-    run::weights::save(&with, &tensors)?;
+    weights::save(&with, &tensors)?;
     let counted = |net: &DataParallel| {
         let count = net.parameter("bn.num_batches_tracked", 1)?;
         count.to_scalar::<i64>()
@@ -356,7 +321,7 @@ fn files_of_batch_norms_fit_with_and_without_counts() -> Result<()> {
         "fc.num_batches_tracked".to_owned(),
         Tensor::new(7i64, &Device::Cpu)?,
     ));
-    run::weights::save(&with, &tensors)?;
+    weights::save(&with, &tensors)?;
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, ours)?;
     says(
         "there is a tensor \"fc.num_batches_tracked\"",
@@ -365,6 +330,7 @@ fn files_of_batch_norms_fit_with_and_without_counts() -> Result<()> {
 }
 
 /// Of floats, what can be done is said; integers are frozen.
+#[test]
 fn another_type_of_parameters_is_named() -> Result<()> {
     let (x, y) = (
         Tensor::ones((4, 3), DType::F32, &Device::Cpu)?,
@@ -400,6 +366,7 @@ fn another_type_of_parameters_is_named() -> Result<()> {
 }
 
 /// A regression on tensors of one's own: three replicas learn as one does, and a metric is summed over them.
+#[test]
 fn own_data_trains_and_is_evaluated() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[50, 4])?;
     let y = x.matmul(&Tensor::new(&[[1f32], [-2.0], [3.0], [0.5]], &Device::Cpu)?)?;
@@ -433,6 +400,7 @@ fn own_data_trains_and_is_evaluated() -> Result<()> {
 }
 
 /// With v = 0.5 · v + g and w −= lr · v, where the gradient of the loss w is 1 on each example.
+#[test]
 fn a_new_learning_rate_keeps_the_momentum() -> Result<()> {
     let network = |vb: VarBuilder<'_>| {
         let weight = vb.get_with_hints(1, "weight", candle_nn::Init::Const(0.0))?;
@@ -452,6 +420,7 @@ fn a_new_learning_rate_keeps_the_momentum() -> Result<()> {
 }
 
 /// Of a library's user, without a command line.
+#[test]
 fn a_loss_that_is_no_number_is_an_error() -> Result<()> {
     let (x, y) = formula_batch(0, 8)?;
     let trainer = || {
@@ -463,13 +432,14 @@ fn a_loss_that_is_no_number_is_an_error() -> Result<()> {
     let error = looks.step(&x, &y).unwrap_err().to_string();
     has(&error, "step 2, at learning rate 1e30: the loss is ")?;
     has(&error, "; try a smaller rate, or clip_norm")?;
-    let mut does_not = trainer()?.check_losses(false);
+    let mut does_not = trainer()?.check_numbers(false);
     does_not.step(&x, &y)?;
     ensure!(!does_not.step(&x, &y)?.loss.mean()?.is_finite());
     Ok(())
 }
 
 /// It is told from a rate that is too high, and batch norm's running statistics stay too.
+#[test]
 fn nan_in_the_input_changes_nothing() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Xavier(3.0), 0, with_batch_norm)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
@@ -499,6 +469,7 @@ fn first_step(how: Replication, network: Build<Sequential>, x: &Tensor, y: &Tens
     Ok(step.map(drop)?)
 }
 
+#[test]
 fn mistakes_in_a_network_are_named() -> Result<()> {
     let (x, y) = formula_batch(0, 4)?;
     let refused = |words: &str, network: Build<Sequential>| {
@@ -544,6 +515,7 @@ fn elsewhere() -> VarBuilder<'static> {
 }
 
 /// Networks that would take every step without an error, and not train.
+#[test]
 fn what_would_not_train_is_named() -> Result<()> {
     let x = formula_tensor(0, 1.0, &[12, 8])?;
     let y = Tensor::from_iter((0..12u32).map(|i| i % 3), &Device::Cpu)?;
@@ -588,12 +560,13 @@ fn what_would_not_train_is_named() -> Result<()> {
     // one output for each example is no class
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| Linear::new(8, 1, vb))?;
     let data = || [Ok((x.clone(), y.clone()))];
-    let accuracy = evaluate_accuracy_gpus(&net, data()).map(drop);
+    let accuracy = evaluate_accuracy(&net, data()).map(drop);
     says("accuracy: y_hat has shape [6, 1], one class", accuracy)
 }
 
 /// Each replica would move it at the same time, and set it back to what another one had made of it. And a network may
 /// begin with a part that is not trained.
+#[test]
 fn a_check_leaves_shared_and_frozen_parts_alone() -> Result<()> {
     let frozen = Var::from_tensor(&formula_tensor(1, 0.3, &[784, 32])?)?;
     let before = frozen.as_tensor().copy()?;
@@ -626,6 +599,7 @@ fn a_check_leaves_shared_and_frozen_parts_alone() -> Result<()> {
 }
 
 /// A part that is cut off, a table, and integers: whatever is frozen keeps its bits, and the rest trains.
+#[test]
 fn a_frozen_part_needs_no_gradient() -> Result<()> {
     let build = |vb: VarBuilder<'_>| {
         let ids =
@@ -671,6 +645,7 @@ fn a_frozen_part_needs_no_gradient() -> Result<()> {
 }
 
 /// An embedding of tokens, and candle's layer norm beside a shortcut: it has no gradient.
+#[test]
 fn tokens_train_beside_a_shortcut() -> Result<()> {
     let build = |fused: bool| {
         move |vb: VarBuilder<'_>| {

@@ -7,30 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
-use concise::layers::{BatchNorm2d, Dropout, Embedding, Flatten, Linear, Sequential};
-use concise::{
-    AdamW, DataParallel, Initializer, Replication, Trainer, evaluate, evaluate_accuracy_gpus,
+use data_parallel::functional::{Network, Value, candle, candle_fn, cross_entropy};
+use data_parallel::layers::{BatchNorm2d, Dropout, Embedding, Flatten, Linear, Sequential};
+use data_parallel::training::DataIter;
+use data_parallel::{
+    AdamW, DataParallel, Initializer, Replication, Trainer, evaluate, evaluate_accuracy,
 };
-use dataset::DataIter;
-use functional::{Network, Value, candle, candle_fn, cross_entropy};
 
 use crate::kit::{cpus, formula_tensor, has, largest_difference, says, sgd};
-
-trials![
-    what_only_the_computation_knows_changes_nothing,
-    gradients_that_waited_are_said_to_be_lost,
-    a_replica_may_fail_at_any_bucket,
-    gradients_that_are_no_numbers_change_nothing,
-    running_statistics_that_are_no_numbers_change_nothing,
-    what_is_no_number_is_not_saved_or_evaluated,
-    a_state_is_set_back_whole,
-    a_state_that_does_not_fit_changes_nothing,
-    an_unused_parameter_stays_as_it_is,
-    a_loss_that_is_no_number_changes_nothing,
-    a_minibatch_that_only_waits_is_looked_at_too,
-    trainers_on_several_threads_do_not_mix,
-    no_minibatch_has_no_accuracy,
-];
 
 type Xy = (Tensor, Tensor);
 
@@ -122,6 +106,7 @@ fn own_loss(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
     candle_fn(loss).forward(y_hat, true)
 }
 
+#[test]
 fn what_only_the_computation_knows_changes_nothing() -> Result<()> {
     let (x, y) = tokens(7, 1, false)?;
     let labels = Tensor::new(&[0u32, 1, 2, 0, 1, 2, 7], &Device::Cpu)?;
@@ -151,6 +136,7 @@ fn what_only_the_computation_knows_changes_nothing() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn gradients_that_waited_are_said_to_be_lost() -> Result<()> {
     let run = |bad: bool| -> Result<_> {
         let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, of_tokens)?;
@@ -191,6 +177,7 @@ fn gradients_that_waited_are_said_to_be_lost() -> Result<()> {
 }
 
 /// Eight layers, each with a bucket of its own. The gradient of one of them fails on the second replica.
+#[test]
 fn a_replica_may_fail_at_any_bucket() -> Result<()> {
     let layers = 8;
     for panics in [false, true] {
@@ -275,6 +262,7 @@ impl candle_core::CustomOp1 for Fault {
 }
 
 /// √x at 0 has no gradient, and the loss is finite all the same. Clipping by a norm would make all of them NaN.
+#[test]
 fn gradients_that_are_no_numbers_change_nothing() -> Result<()> {
     for k in [1, 2, 3] {
         let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, |vb| {
@@ -309,7 +297,7 @@ fn gradients_that_are_no_numbers_change_nothing() -> Result<()> {
             same("after NaN", &before, &everything(&net, &trainer)?)?;
             says("there are no gradients", trainer.gradients())?;
             trainer.step(&good, &y)?;
-            let mut takes_all = trainer.check_losses(false);
+            let mut takes_all = trainer.check_numbers(false);
             takes_all.step(&bad, &y)?;
             let weight = net
                 .parameter("first.weight", 0)?
@@ -335,6 +323,7 @@ fn with_candles_norm(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
 }
 
 /// candle's batch norm divides by one less than the values a channel.
+#[test]
 fn running_statistics_that_are_no_numbers_change_nothing() -> Result<()> {
     for k in [1, 2] {
         let run = |bad: bool| -> Result<_> {
@@ -359,13 +348,14 @@ fn running_statistics_that_are_no_numbers_change_nothing() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn what_is_no_number_is_not_saved_or_evaluated() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let best = folder.path().join("best.safetensors");
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, with_candles_norm)?;
     net.save(&best)?;
     let good = std::fs::read(&best)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).check_losses(false);
+    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9)).check_numbers(false);
     let x = formula_tensor(1, 1.0, &[3, 4])?;
     let y = Tensor::new(&[0u32, 1, 2], &Device::Cpu)?;
     trainer.step(&x, &y)?; // two examples, and one
@@ -376,9 +366,9 @@ fn what_is_no_number_is_not_saved_or_evaluated() -> Result<()> {
     says(words, trainer.state_dict())?; // for a checkpoint
     let data = DataIter::of_tensors(&x, &y, 2, None)?;
     let words = "replica cpu(1): tensor \"bn.running_var\" contains NaN or infinity";
-    says(words, evaluate_accuracy_gpus(&net, &data))?;
+    says(words, evaluate_accuracy(&net, &data))?;
     net.load(&best)?;
-    evaluate_accuracy_gpus(&net, &data)?;
+    evaluate_accuracy(&net, &data)?;
     Ok(())
 }
 
@@ -387,6 +377,7 @@ fn linear(vb: VarBuilder<'_>) -> candle_core::Result<Linear> {
 }
 
 /// To before the first step, while gradients wait, and to another learning rate: the bits of a fresh run.
+#[test]
 fn a_state_is_set_back_whole() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[6, 3])?;
     let y = Tensor::new(&[0u32, 1, 1, 0, 1, 0], &Device::Cpu)?;
@@ -436,6 +427,7 @@ fn y_as_x(x: &Tensor) -> Result<Tensor> {
     Ok((x * -2.0)?)
 }
 
+#[test]
 fn a_state_that_does_not_fit_changes_nothing() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[6, 3])?;
     let y = Tensor::new(&[0u32, 1, 1, 0, 1, 0], &Device::Cpu)?;
@@ -491,6 +483,7 @@ fn a_state_that_does_not_fit_changes_nothing() -> Result<()> {
 }
 
 /// As in PyTorch, whose optimizers skip a parameter that has no gradient. A part of the examples is enough to use it.
+#[test]
 fn an_unused_parameter_stays_as_it_is() -> Result<()> {
     for k in [1, 2, 3] {
         let how = Replication {
@@ -556,6 +549,7 @@ fn an_unused_parameter_stays_as_it_is() -> Result<()> {
 }
 
 /// Of f64 targets, which are not looked at before: the gradients are finite. With synchronized norms the others wait.
+#[test]
 fn a_loss_that_is_no_number_changes_nothing() -> Result<()> {
     let of_targets = |y_hat: &Value, y: &Tensor| {
         let y = y.clone();
@@ -598,6 +592,7 @@ fn a_loss_that_is_no_number_changes_nothing() -> Result<()> {
 }
 
 /// Not when others are added to its gradients.
+#[test]
 fn a_minibatch_that_only_waits_is_looked_at_too() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| {
         let first = Linear::without_bias(2, 3, vb.pp("first"))?;
@@ -624,6 +619,7 @@ fn a_minibatch_that_only_waits_is_looked_at_too() -> Result<()> {
 }
 
 /// All replicas get the jobs of several threads in one order.
+#[test]
 fn trainers_on_several_threads_do_not_mix() -> Result<()> {
     let net = DataParallel::new(&cpus(3), Initializer::Layers, 0, linear)?;
     let y = Tensor::new(&[0u32, 1, 1, 0, 1, 0], &Device::Cpu)?;
@@ -656,12 +652,13 @@ fn trainers_on_several_threads_do_not_mix() -> Result<()> {
     Ok(())
 }
 
+#[test]
 fn no_minibatch_has_no_accuracy() -> Result<()> {
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
     let none = || Vec::<candle_core::Result<(Tensor, Tensor)>>::new();
     says(
         "the accuracy of no example: no minibatch came",
-        evaluate_accuracy_gpus(&net, none()),
+        evaluate_accuracy(&net, none()),
     )?;
     let [sum] = evaluate(&net, none(), |_, _| Ok([1.0]))?;
     ensure!(sum == 0.0);

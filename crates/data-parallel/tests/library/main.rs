@@ -1,0 +1,14 @@
+//! The promises of the library, a module for each. Numbers of PyTorch come from `tests/pytorch` of the repository.
+
+mod a_bad_minibatch_changes_nothing;
+mod batches_have_any_form;
+mod kit;
+mod layers_train_right;
+mod optimizers_are_pytorchs;
+mod replicas_work_together;
+/// The book's ResNet-18.
+#[path = "../../../concise/src/resnet.rs"]
+mod resnet;
+mod trainer_takes_any_network;
+mod trainers_take_turns;
+mod where_replicas_are;
