@@ -14,7 +14,7 @@ use crate::kit::{
     command, ended, has, older_checkpoint, refuses, start, succeeds, times, until_two_checkpoints,
     write_idx,
 };
-use crate::runs_are_taken_up::{LENET, NEWEST, Runs};
+use crate::runs_are_taken_up::{NEWEST, RUN, Runs};
 
 trials![
     an_option_that_is_refused_leaves_the_earlier_run,
@@ -32,7 +32,7 @@ trials![
 ];
 
 const SMALL: &str =
-    "--device cpu --data synthetic --limit-train 50 --limit-test 20 --epochs 1 --batch-size 16";
+    "--device cpu --data synthetic --limit-train 12 --limit-test 8 --epochs 1 --batch-size 4";
 
 /// All files of a folder.
 fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -52,7 +52,7 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (old, pipe) = (folder.path().join("old"), folder.path().join("pipe.json"));
     let out = format!("{SMALL} --overwrite --out {}", old.display());
-    succeeds("scratch", &out)?;
+    succeeds("concise", &out)?;
     fifo(&pipe)?;
     let before = files(&old)?;
     let (pipe, here) = (pipe.display(), folder.path().display());
@@ -65,7 +65,7 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
         (format!("--trace {here}"), "it is a folder, not a file"),
         (format!("--init {pipe}"), "it is a FIFO, not a file"),
     ] {
-        refuses("scratch", &format!("{out} {more}"), &[words])?;
+        refuses("concise", &format!("{out} {more}"), &[words])?;
         ensure!(files(&old)? == before, "{more}: another folder");
     }
     let odd = folder.path().join("odd");
@@ -78,7 +78,7 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
         ("--resume", "odd/checkpoint.safetensors: it is a folder"),
     ] {
         let args = format!("{SMALL} {to} {}", odd.display());
-        refuses("scratch", &args, &[words])?;
+        refuses("concise", &args, &[words])?;
     }
     for (more, words) in [("--split 1,x", "--split"), ("--timeout 0", "--timeout")] {
         refuses("concise", &format!("{out} {more}"), &[words])?;
@@ -89,14 +89,14 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
 
 /// A run that replaces another one is killed at its beginning.
 fn one_run_or_the_other_is_there() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
+    let runs = Runs::of(RUN)?;
     let old = runs.path("old");
-    for i in 0..times(8) as u64 {
+    for i in 0..times(2) as u64 {
         let _ = fs::remove_dir_all(&old);
-        succeeds("scratch", &format!("{SMALL} --out {}", old.display()))?;
+        succeeds("concise", &format!("{SMALL} --out {}", old.display()))?;
         let model = fs::read(old.join("model.safetensors"))?;
-        let over = format!("{LENET} --overwrite --out {}", old.display());
-        let mut new = start("scratch", &over)?;
+        let over = format!("{RUN} --overwrite --out {}", old.display());
+        let mut new = start("concise", &over)?;
         if i % 2 == 0 {
             std::thread::sleep(Duration::from_millis(10 * (i % 20)));
         } else {
@@ -107,11 +107,11 @@ fn one_run_or_the_other_is_there() -> Result<()> {
         new.kill()?;
         new.wait()?;
         let checkpoint = fs::read(old.join(NEWEST))?;
-        let is_new = String::from_utf8_lossy(&checkpoint).contains("lr 0.5");
+        let is_new = String::from_utf8_lossy(&checkpoint).contains("lr 0.02");
         if is_new {
             runs.ends_alike("old")?;
         } else {
-            succeeds("scratch", &format!("--resume {}", old.display()))?;
+            succeeds("concise", &format!("--resume {}", old.display()))?;
             let now = fs::read(old.join("model.safetensors"))?;
             ensure!(now == model, "another model");
         }
@@ -128,10 +128,10 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     let run = format!("{SMALL} --overwrite --out {}", out.display());
     let refused = |trace: &PathBuf| {
         let args = format!("{run} --trace {}", trace.display());
-        refuses("scratch", &args, &["is a file of the run itself"])
+        refuses("concise", &args, &["is a file of the run itself"])
     };
     traces.iter().try_for_each(refused)?;
-    succeeds("scratch", &run)?;
+    succeeds("concise", &run)?;
     traces.push(link);
     let before = files(&out)?;
     traces.iter().try_for_each(refused)?;
@@ -140,7 +140,7 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
         "{SMALL} --overwrite --trace {}",
         out.join("steps.csv").display()
     );
-    refuses("scratch", &args, &["is a file of the run in its folder"])?;
+    refuses("concise", &args, &["is a file of the run in its folder"])?;
     ensure!(files(&out)? == before, "another folder");
     Ok(())
 }
@@ -148,16 +148,16 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
 /// A run that ended in order: its tables have all rows of its newest checkpoint.
 fn ran(runs: &Runs, name: &str, args: &str) -> Result<PathBuf> {
     let out = runs.path(name);
-    succeeds("scratch", &format!("{args} --out {}", out.display()))?;
+    succeeds("concise", &format!("{args} --out {}", out.display()))?;
     fs::remove_file(out.join("model.safetensors"))?; // as if the end was not reached
     Ok(out)
 }
 
 fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
-    let out = ran(&runs, "run", LENET)?;
+    let runs = Runs::of(RUN)?;
+    let out = ran(&runs, "run", RUN)?;
     for (table, from, to, words) in [
-        ("steps.csv", "\n1,2,16,", "\n1,2,17,", "line 3 of "),
+        ("steps.csv", "\n1,2,4,", "\n1,2,5,", "line 3 of "),
         ("steps.csv", "step", "steps", "line 1 of "),
         ("epochs.csv", "\n2,", "\n3,", "line 3 of "),
     ] {
@@ -169,7 +169,7 @@ fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
         let resume = format!("--resume {}", out.display());
         let todo = "put the right checkpoint back, or remove the table";
         let words = [&named, ", and the checkpoint has ", todo];
-        refuses("scratch", &resume, &words)?;
+        refuses("concise", &resume, &words)?;
         ensure!(files(&out)? == before, "{table}: another folder");
         fs::write(&path, whole)?;
     }
@@ -178,17 +178,15 @@ fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
 
 /// Whatever its options are: the newest one, or the one before it if the newest is damaged.
 fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
-    let out = ran(&runs, "run", LENET)?;
+    let runs = Runs::of(RUN)?;
+    let out = ran(&runs, "run", RUN)?;
     let previous = |out: &Path| older_checkpoint(out).context("one checkpoint alone");
     let (newest, previous_of) = (out.join(NEWEST), previous);
     let previous = previous_of(&out)?;
     let own = [&newest, &previous].map(fs::read);
     let others = [
-        format!("{LENET} --seed 1"),
-        LENET.replace("--lr 0.5", "--lr 0.25"),
-        LENET.replace("--batch-size 16", "--batch-size 20"),
-        LENET.replace("--limit-train 400", "--limit-train 300"),
+        format!("{RUN} --seed 1"),
+        RUN.replace("--lr 0.02", "--lr 0.25"),
     ];
     for (i, args) in others.iter().enumerate() {
         let other = ran(&runs, &format!("other-{i}"), args)?;
@@ -202,7 +200,7 @@ fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
         let before = files(&out)?;
         let resume = format!("--resume {}", out.display());
         let words = ["steps.csv", "they are not of the same run"];
-        refuses("scratch", &resume, &words)?;
+        refuses("concise", &resume, &words)?;
         ensure!(files(&out)? == before, "{args}: another folder");
     }
     let [newest_was, previous_was] = own;
@@ -212,17 +210,17 @@ fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
 }
 
 fn a_table_that_is_no_file_is_named() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
+    let runs = Runs::of(RUN)?;
     runs.interrupted("run")?;
     let steps = runs.path("run").join("steps.csv");
     let resume = format!("--resume {}", runs.path("run").display());
     fs::remove_file(&steps)?;
     fifo(&steps)?;
-    refuses("scratch", &resume, &["steps.csv: it is a FIFO, not a file"])?;
+    refuses("concise", &resume, &["steps.csv: it is a FIFO, not a file"])?;
     fs::remove_file(&steps)?;
     symlink("/dev/zero", &steps)?;
     let link = "steps.csv: it is a symbolic link, not a file";
-    refuses("scratch", &resume, &[link])?;
+    refuses("concise", &resume, &[link])?;
     fs::remove_file(&steps)?;
     runs.ends_alike("run")?;
     Ok(())
@@ -230,14 +228,14 @@ fn a_table_that_is_no_file_is_named() -> Result<()> {
 
 /// It writes nothing into the folder that gets its name, and goes on where its own is now.
 fn a_moved_folder_ends_its_run() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
+    let runs = Runs::of(RUN)?;
     let (here, there) = (runs.path("here"), runs.path("there"));
-    let args = format!("{LENET} --checkpoint-every 2 --out {}", here.display());
-    let mut first = command("scratch", &args)?;
+    let args = format!("{RUN} --checkpoint-every 2 --out {}", here.display());
+    let mut first = command("concise", &args)?;
     let mut first = first.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     until_two_checkpoints(&here, &mut first)?;
     fs::rename(&here, &there)?;
-    succeeds("scratch", &format!("{LENET} --out {}", here.display()))?;
+    succeeds("concise", &format!("{RUN} --out {}", here.display()))?;
     let (status, _, said) = ended(first.wait_with_output()?)?;
     ensure!(status == 1, "{status}: {said}");
     has(&said, &format!("the folder {} was moved", here.display()))?;
@@ -255,14 +253,14 @@ fn lengthen(path: &Path) -> Result<()> {
 
 fn refuses_at_once(args: &str, words: &[&str]) -> Result<()> {
     let start = Instant::now();
-    refuses("scratch", args, words)?;
+    refuses("concise", args, words)?;
     let took = start.elapsed();
     ensure!(took < Duration::from_secs(5), "{args}: {took:?}");
     Ok(())
 }
 
 fn files_of_impossible_length_cost_nothing() -> Result<()> {
-    let runs = Runs::of("scratch", LENET)?;
+    let runs = Runs::of(RUN)?;
     runs.interrupted("run")?;
     let (init, zeros) = (runs.path("init"), runs.path("zeros"));
     fs::copy(runs.path("whole").join("model.safetensors"), &init)?;
@@ -290,13 +288,13 @@ fn images_of_impossible_length_cost_nothing() -> Result<()> {
         refuses_at_once(&data, &[words, &name])?;
         fs::remove_file(&images)?;
         fifo(&images)?;
-        refuses("scratch", &data, &[&name, "is not a file"])?;
+        refuses("concise", &data, &[&name, "is not a file"])?;
         fs::remove_file(&images)?;
         symlink(&images, &images)?;
-        refuses("scratch", &data, &[&name, "symbolic links"])?;
+        refuses("concise", &data, &[&name, "symbolic links"])?;
         fs::remove_file(&images)?;
         fs::write(&images, whole)?;
-        succeeds("scratch", &format!("{data} --batch-size 4 --epochs 1"))?;
+        succeeds("concise", &format!("{data} --batch-size 4 --epochs 1"))?;
     }
     Ok(())
 }
@@ -330,7 +328,7 @@ fn ctrl_c_ends_a_download() -> Result<()> {
             }
         });
         let home = tempfile::tempdir()?;
-        let run = command("scratch", "--device cpu")?
+        let run = command("concise", "--device cpu")?
             .env("HF_ENDPOINT", format!("http://{address}"))
             .env("HF_HOME", home.path())
             .env("NO_PROXY", "*")
@@ -356,7 +354,7 @@ fn a_message_is_one_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("a\nb");
     for more in ["--init", "--data", "--resume"] {
-        let (status, _, said) = ended(command("scratch", "")?.arg(more).arg(&out).output()?)?;
+        let (status, _, said) = ended(command("concise", "")?.arg(more).arg(&out).output()?)?;
         ensure!(status == 2 && said.lines().count() == 1, "{said}");
         has(&said, r"a\nb")?;
     }

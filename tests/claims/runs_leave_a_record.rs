@@ -59,8 +59,6 @@ fn the_folder_holds_the_run() -> Result<()> {
     left.sort();
     let expected = [
         "accuracy.svg",
-        "checkpoint-4.safetensors",
-        "checkpoint.safetensors",
         "epochs.csv",
         "loss.svg",
         "model.safetensors",

@@ -331,7 +331,7 @@ fn sums_in_another_order_do_not_go_on() -> Result<()> {
         2,
         "has \"summed in the order of ring in buckets of ",
     )?;
-    ends(auto, 2, "this one has \"summed in the order of ranks\"")
+    ends(auto, 2, "this one \"summed in the order of ranks\"")
 }
 
 /// With momentum and without `--sync-bn`: each replica has batch-norm statistics of its own. Two processes begin, and the run

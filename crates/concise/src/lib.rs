@@ -23,8 +23,8 @@
 mod options;
 mod processes;
 mod resnet;
+mod run_checkpoints;
 mod start;
-mod state;
 mod train;
 
 pub use data_parallel::evaluate_accuracy as evaluate_accuracy_gpus; // the book's name

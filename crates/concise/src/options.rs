@@ -1,5 +1,6 @@
 //! The command line of this section: what both sections share, and how the replicas work together.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -7,8 +8,10 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use data_parallel::devices::find;
 use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
-use data_parallel::{Algorithm, Processes, ReduceOn, Replication, Sgd, World, collective};
-use run::{BadInput, Run};
+use data_parallel::{
+    Algorithm, Checkpoints, Processes, ReduceOn, Replication, Sgd, World, collective,
+};
+use run::{BadInput, Run, is_same_folder};
 
 /// The options of a run of this section; what is left out is as in the book.
 #[derive(Debug, Clone, Parser)]
@@ -17,6 +20,19 @@ pub struct Options {
     /// Those of both sections.
     #[command(flatten)]
     pub run: run::Options,
+
+    /// Resume the run in a folder that --out wrote, from its last checkpoint
+    ///
+    /// The result is bit-identical to a run without interruption. The options of the run are in the
+    /// checkpoint. If you repeat an option that changes the result, its value must be the same.
+    /// Others, such as --threads and the folder of --data, may differ. A complete run stays as it is, or
+    /// goes on with more --epochs.
+    #[arg(long, value_name = "DIR", help_heading = RECORD)]
+    pub resume: Option<PathBuf>,
+
+    /// Write a checkpoint every N minibatches too, not only after each epoch (needs --out)
+    #[arg(long, value_name = "N", help_heading = RECORD)]
+    pub checkpoint_every: Option<usize>,
 
     /// Momentum factor of SGD
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "M", help_heading = TRAINING)]
@@ -123,6 +139,7 @@ pub enum LrSchedule {
 }
 
 const TRAINING: &str = "Training";
+const RECORD: &str = "Record";
 const TOGETHER: &str = "Data parallelism";
 
 impl Default for Options {
@@ -141,15 +158,45 @@ impl From<run::Options> for Options {
     }
 }
 
-impl AsMut<run::Options> for Options {
-    fn as_mut(&mut self) -> &mut run::Options {
+impl run::ProgramOptions for Options {
+    fn run(&self) -> &run::Options {
+        &self.run
+    }
+
+    fn run_mut(&mut self) -> &mut run::Options {
         &mut self.run
+    }
+
+    fn earlier_arguments(&self) -> Result<Vec<String>> {
+        let Some(folder) = &self.resume else {
+            return Ok(Vec::new());
+        };
+        Checkpoints::read_own(folder)
+            .map_err(anyhow::Error::from)
+            .and_then(|kept| Run::arguments_in(&kept))
+            .with_context(|| format!("--resume {}", folder.display()))
     }
 }
 
 impl Options {
     /// What can be said without looking at devices or data.
     pub(crate) fn check(&self) -> Result<()> {
+        if let (Some(out), Some(resume)) = (&self.run.out, &self.resume) {
+            ensure!(
+                is_same_folder(out, resume),
+                "--out {}: a resumed run writes into its own folder, {}; leave out --out",
+                out.display(),
+                resume.display()
+            );
+        }
+        ensure!(
+            self.checkpoint_every != Some(0),
+            "--checkpoint-every 0: at least 1 is needed"
+        );
+        ensure!(
+            self.checkpoint_every.is_none() || self.run.out.is_some() || self.resume.is_some(),
+            "--checkpoint-every: checkpoints need a folder; give --out as well"
+        );
         for (option, value) in [
             ("--momentum", self.momentum),
             ("--weight-decay", self.weight_decay),
@@ -174,6 +221,31 @@ impl Options {
             "--reduce-on host: --allreduce nccl sums on the devices; leave out --reduce-on"
         );
         Ok(())
+    }
+
+    /// The folder of the checkpoints, if there are any.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.resume.as_deref().or(self.run.out.as_deref())
+    }
+
+    /// The options of the run itself, which writes beside the checkpoints.
+    pub(crate) fn run_options(&self) -> run::Options {
+        run::Options {
+            out: self.folder().map(Path::to_owned),
+            goes_on: self.resume.is_some(),
+            ..self.run.clone()
+        }
+    }
+
+    /// When checkpoints are taken and replicas compared, which processes that train together do at the same time.
+    pub(crate) fn keeping(&self) -> String {
+        format!(
+            "--out or --resume: {}, --checkpoint-every {:?}, --check-replicas: {}, --epochs {}",
+            self.folder().is_some(),
+            self.checkpoint_every,
+            self.run.check_replicas,
+            self.run.epochs
+        )
     }
 
     /// The steps of a run.
@@ -252,7 +324,7 @@ impl Options {
 }
 
 /// An error of an option, unless another process is lost.
-fn unless_lost(error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn unless_lost(error: anyhow::Error) -> anyhow::Error {
     let of_candle = error.downcast_ref::<candle_core::Error>();
     if of_candle.is_some_and(|error| find::<collective::Error>(error).is_some()) {
         error

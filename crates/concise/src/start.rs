@@ -1,10 +1,10 @@
-//! What comes before the first step: the processes agree on the run, and it takes up the state of an earlier one.
+//! What comes before there is a network: devices, data, and processes that agree on the run.
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use data_parallel::{DataParallel, Processes, Replication, Trainer, World};
-use run::{BadInput, Book, Run, say};
+use anyhow::Result;
+use data_parallel::{Processes, Replication, World};
+use run::{Book, Run};
 
 use crate::options::Options;
 
@@ -23,12 +23,16 @@ pub(crate) fn start_run(
     options: &Options,
     book: &Book,
 ) -> Result<Started> {
-    let mut run = Run::start_in(processes.process()?, &options.run, book)?;
+    let mut run = Run::start_in(processes.process()?, &options.run_options(), book)?;
     run.train_iter = run.train_iter.in_groups_of(options.accumulate)?;
     let world = World::of(processes, run.devices.clone());
-    run.depends_on(&options.schedule_settings(&run));
     let how = options.replication(&world)?;
-    let settings = format!("{}\n{how:?}\n{}", run.settings(), run.keeping());
+    let settings = format!(
+        "{}\n{}\n{how:?}\n{}",
+        run.settings(),
+        options.schedule_settings(&run),
+        options.keeping()
+    );
     let agreed = world.processes().agree("settings", &settings);
     agreed.map_err(|error| with_advice_on_images(error, &run))?;
     Ok(Started { run, world, how })
@@ -43,31 +47,4 @@ fn with_advice_on_images(error: candle_core::Error, run: &Run) -> candle_core::E
     error.context(format!(
         "each process needs the same images: give --data, or {variable} in every process (mpirun -x {variable})"
     ))
-}
-
-/// Prints what there is to know of the network, sets the shares of --split, and adds the settings of the network and the
-/// trainer to the run's. Then the run begins: with the parameters of --init, or with the state of --resume.
-pub(crate) fn init_run(
-    run: &mut Run,
-    net: &DataParallel,
-    trainer: &mut Trainer,
-    options: &Options,
-) -> Result<()> {
-    let lines = net.warnings().iter().cloned().chain(net.all_reduce()?);
-    lines.for_each(|line| say(format_args!("{line}")));
-    if let Some(weights) = &options.split {
-        let split = net.set_split(weights).context("--split");
-        split.map_err(BadInput::from)?;
-        if run.train_iter.is_part() {
-            run.train_iter = run.train_iter.clone().split_by(weights)?;
-        }
-    }
-    run.depends_on(&net.settings());
-    run.depends_on(&trainer.settings());
-    let own = net.state_dict()?;
-    let names: Vec<String> = own.iter().map(|(name, _)| name.clone()).collect();
-    let state: Vec<_> = names.into_iter().zip(run.init(own)?).collect();
-    net.load_state_dict(&state)?;
-    run.stop_when(trainer.stopping());
-    Ok(trainer.load_state_dict(run.take_extra_state())?)
 }

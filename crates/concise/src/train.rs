@@ -10,8 +10,8 @@ use crate::evaluate_accuracy_gpus;
 use crate::options::Options;
 use crate::processes::in_processes;
 use crate::resnet::resnet18;
-use crate::start::{init_run, start_run};
-use crate::state::State;
+use crate::run_checkpoints::RunCheckpoints;
+use crate::start::start_run;
 
 /// What the book sets for this section: minibatch and learning rate grow with the devices.
 pub const BOOK: Book = Book {
@@ -45,22 +45,23 @@ pub fn train(options: &Options) -> Result<Summary> {
             .schedule(options.schedule(&run))
             .accumulate(options.accumulate)?
             .stop_when(run::asked_to_end())
-            .check_losses(false); // the run does
-        init_run(&mut run, &net, &mut trainer, options)?; // with the state of --init or --resume
-        for epoch in run.epochs() {
+            .depends_on(run.settings());
+        // with the state of --init or --resume
+        let mut checkpoints = RunCheckpoints::begin(&mut run, &net, &mut trainer, options)?;
+        for epoch in checkpoints.epochs(options.run.epochs) {
             run.timer.start();
-            for batch in run.train_iter.epoch(epoch) {
+            for batch in checkpoints.minibatches(&run.train_iter, epoch) {
                 let (x, y) = batch?;
-                let step = trainer.step(&x, &y)?;
-                run.step(step.loss, &State(&net, &trainer))?;
+                let step = trainer.step(&x, &y);
+                checkpoints.step(&mut run, step, &trainer)?;
             }
             trainer.flush()?; // the step with what --accumulate has left
             synchronize(&run.devices)?;
             run.timer.stop();
             // Evaluate the model on all devices, and add the accuracy to the curve
             let test_acc = run.unless_ended(evaluate_accuracy_gpus(&net, &run.test_iter))?;
-            run.epoch(test_acc, &State(&net, &trainer))?;
+            checkpoints.epoch(&mut run, test_acc, &mut trainer)?;
         }
-        run.finish(&State(&net, &trainer))
+        checkpoints.finish(run, &trainer)
     })
 }

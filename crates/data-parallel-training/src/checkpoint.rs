@@ -258,18 +258,28 @@ impl CheckpointFolder {
         }
     }
 
+    /// Whether there is a checkpoint, whole or damaged.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn is_begun(&self) -> Result<bool> {
+        let names = self.folder.names()?;
+        Ok(names.iter().any(|name| Self::is_checkpoint(name)))
+    }
+
     /// Writes the first checkpoint of a run in the place of an earlier run's. The newest of that run stays until this one
     /// is whole.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn begin(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        self.write_next(&checkpoint.to_bytes(0)?)?;
+    pub fn begin(&mut self, step: usize, checkpoint: &Checkpoint) -> Result<()> {
+        self.write_next(&checkpoint.to_bytes(step)?)?;
         for old in self.older()? {
             self.folder.remove(&of_step(old))?;
         }
         self.folder.rename(NEXT, NEWEST)?;
-        (self.newest, self.to_remove) = (Some(0), Vec::new());
+        self.newest = Some(step);
+        self.to_remove.clear();
         self.flush()
     }
 

@@ -1,5 +1,7 @@
 //! The loss of a minibatch, which stays on the devices that computed it until it is read.
 
+use std::sync::{Arc, OnceLock};
+
 use candle_core::{Result, Tensor};
 
 /// The loss of a minibatch over all devices. Reading it waits for the devices, so a training loop
@@ -17,6 +19,8 @@ pub struct BatchLoss {
     sums: Vec<Tensor>,
     examples: usize,
     divisor: f64,
+    /// The mean, once it was read: by this loss or a clone of it.
+    read: Arc<OnceLock<f32>>,
 }
 
 impl BatchLoss {
@@ -28,12 +32,17 @@ impl BatchLoss {
             sums,
             examples,
             divisor: examples as f64,
+            read: Arc::default(),
         }
     }
 
     /// Divides by another number than that of the examples, such as that of the tokens.
     pub fn divided_by(self, divisor: f64) -> Self {
-        Self { divisor, ..self }
+        Self {
+            divisor,
+            read: Arc::default(),
+            ..self
+        }
     }
 
     /// Examples in the minibatch.
@@ -46,36 +55,49 @@ impl BatchLoss {
         self.divisor
     }
 
-    /// The mean loss of an example; waits until the devices have computed it. NaN or infinite where the
+    /// The mean loss of an example; waits until the devices have computed it, the first time. NaN or infinite where the
     /// [divisor](Self::divisor) is 0.
     ///
     /// # Errors
     /// If a device fails.
     pub fn mean(&self) -> Result<f32> {
+        if let Some(mean) = self.read.get() {
+            return Ok(*mean);
+        }
         let sums = self.sums.iter().map(Tensor::to_scalar::<f32>);
-        Ok(sums.sum::<Result<f32>>()? / self.divisor as f32)
+        Ok(self.was_read(sums.sum::<Result<f32>>()?))
+    }
+
+    /// Keeps what was read, for clones of this loss. Returns the mean.
+    fn was_read(&self, sum: f32) -> f32 {
+        *self.read.get_or_init(|| sum / self.divisor as f32)
     }
 
     /// The mean losses of several minibatches; waits once for each replica's device, not for each loss.
     pub(crate) fn means(losses: &[Self]) -> Result<Vec<f32>> {
-        let replicas = losses.first().map_or(0, |loss| loss.sums.len());
-        let alike = losses.iter().all(|loss| loss.sums.len() == replicas);
-        if losses.len() < 2 || !alike {
-            return losses.iter().map(Self::mean).collect();
+        let unread: Vec<&Self> = losses
+            .iter()
+            .filter(|loss| loss.read.get().is_none())
+            .collect();
+        let replicas = unread.first().map_or(0, |loss| loss.sums.len());
+        let alike = unread.iter().all(|loss| loss.sums.len() == replicas);
+        if unread.len() > 1 && alike {
+            let mut totals = vec![0f32; unread.len()];
+            for replica in 0..replicas {
+                let sums: Vec<&Tensor> = unread.iter().map(|loss| &loss.sums[replica]).collect();
+                let sums = Tensor::stack(&sums, 0)?.to_vec1::<f32>()?;
+                totals.iter_mut().zip(sums).for_each(|(t, sum)| *t += sum);
+            }
+            for (loss, total) in unread.iter().zip(totals) {
+                loss.was_read(total);
+            }
         }
-        let mut totals = vec![0f32; losses.len()];
-        for replica in 0..replicas {
-            let sums: Vec<&Tensor> = losses.iter().map(|loss| &loss.sums[replica]).collect();
-            let sums = Tensor::stack(&sums, 0)?.to_vec1::<f32>()?;
-            totals.iter_mut().zip(sums).for_each(|(t, sum)| *t += sum);
-        }
-        let divisors = losses.iter().map(|loss| loss.divisor as f32);
-        Ok(totals.iter().zip(divisors).map(|(t, n)| t / n).collect())
+        losses.iter().map(Self::mean).collect()
     }
 
-    /// Whether it can be read without waiting: it is on the CPU.
+    /// Whether it can be read without waiting: it is on the CPU, or was read before.
     pub(crate) fn is_at_hand(&self) -> bool {
-        self.sums.iter().all(|sum| sum.device().is_cpu())
+        self.read.get().is_some() || self.sums.iter().all(|sum| sum.device().is_cpu())
     }
 }
 

@@ -34,7 +34,7 @@ impl BatchTensors {
                 let value = numbers.flatten_all()?.get(at)?.to_scalar::<f32>()?;
                 bail!(
                     "{name} has the value {value} in example {example} of the minibatch; no step was taken. \
-                     Trainer::check_losses(false) trains all the same"
+                     Trainer::check_numbers(false) trains all the same"
                 )
             }
         }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor};
-use devices::{Context, ensure, lock, wrap};
+use devices::{Context, ensure, find, io_kind, lock, wrap};
 use training::{
     Batch, Checkpoint, CheckpointError, CheckpointFolder, DataIter, Folder, files, weights,
 };
@@ -65,12 +65,18 @@ pub struct Checkpoints {
     pub own: BTreeMap<String, Tensor>,
     net: DataParallel,
     path: PathBuf,
-    /// In the first process.
+    /// In the first process, unless nothing is written.
     folder: Option<CheckpointFolder>,
+    writes: bool,
+    /// The first checkpoint takes the place of an earlier run's.
+    replaces: bool,
     keep: usize,
+    on_failed_write: Option<FailedWrite>,
     progress: Arc<Mutex<Progress>>,
     /// Where the newest checkpoint was written; where the run begins if there is none.
     saved: Saved,
+    /// The number of the last checkpoint, whether or not it could be written.
+    tried: usize,
     /// Of each trainer.
     flags: Vec<Flags>,
     notes: Vec<String>,
@@ -94,6 +100,20 @@ impl<'a> From<&'a Trainer> for Vec<&'a Trainer> {
     }
 }
 
+/// What a program does when a checkpoint cannot be written.
+type FailedWrite = Box<dyn FnMut(&candle_core::Error) + Send>;
+
+/// Whether a run may be in the folder already.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Start {
+    /// It goes on.
+    GoOn,
+    /// It is an error.
+    New,
+    /// It gives way to this one.
+    Replace,
+}
+
 /// Where a checkpoint was written.
 #[derive(Debug, Clone, Copy, Default)]
 struct Saved {
@@ -113,56 +133,137 @@ impl Checkpoints {
         folder: impl AsRef<Path>,
         trainers: impl Into<Vec<&'a mut Trainer>>,
     ) -> Result<Self> {
-        let mut trainers = trainers.into();
-        let path = folder.as_ref().to_owned();
+        Self::start(folder.as_ref(), trainers.into(), Start::GoOn)
+    }
+
+    /// Takes the folder for a new run, and makes it where it is not there; the first [`save`](Self::save) begins the run. If
+    /// another run is in the folder already, that is an error. Or with `replace` its checkpoints stay until the first one
+    /// of this run is whole, and then go.
+    ///
+    /// ```
+    /// use data_parallel::{Error, prelude::*};
+    ///
+    /// # fn main() -> Result<()> {
+    /// # let place = tempfile::tempdir()?;
+    /// # let folder = place.path().join("runs/demo");
+    /// let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| Linear::new(2, 3, vb))?;
+    /// let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default());
+    /// let mut checkpoints = Checkpoints::begin(&folder, false, &mut trainer)?;
+    /// checkpoints.own.insert("layers".to_owned(), Tensor::new(1u32, &Device::Cpu)?);
+    /// checkpoints.save(&trainer)?;
+    /// drop(checkpoints); // the folder is free again
+    /// let again = Checkpoints::begin(&folder, false, &mut trainer).map_err(Error::from);
+    /// assert!(matches!(again, Err(Error::Checkpoint(_))));
+    /// assert_eq!(Checkpoints::read_own(&folder)?["layers"].to_scalar::<u32>()?, 1);
+    /// Checkpoints::begin(&folder, true, &mut trainer)?.save(&trainer)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`](crate::Error::Checkpoint): another run writes there, or is there.
+    pub fn begin<'a>(
+        folder: impl AsRef<Path>,
+        replace: bool,
+        trainers: impl Into<Vec<&'a mut Trainer>>,
+    ) -> Result<Self> {
+        let start = if replace { Start::Replace } else { Start::New };
+        Self::start(folder.as_ref(), trainers.into(), start)
+    }
+
+    /// Counts epochs and minibatches, and writes nothing: for a program whose user may leave out the folder.
+    ///
+    /// # Errors
+    /// If the trainers have different networks; in several processes, if their settings differ.
+    pub fn without_folder<'a>(trainers: impl Into<Vec<&'a mut Trainer>>) -> Result<Self> {
+        Self::of(Path::new(""), &trainers.into(), false)
+    }
+
+    /// The tensors of one's own in the newest checkpoint of a folder, before there is a network: such as the sizes with
+    /// which it has to be built.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`](crate::Error::Checkpoint): no checkpoint is there, or none is whole. If a file cannot be read.
+    pub fn read_own(folder: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
+        let path = folder.as_ref();
+        let none = || {
+            let text = format!("{} holds no checkpoint", path.display());
+            wrap(CheckpointError::NoneIsWhole(text))
+        };
+        let found = CheckpointFolder::open(path).map_err(|_| none())?.newest()?;
+        let mut tensors = found.ok_or_else(none)?.checkpoint.tensors;
+        Ok(content::take_own(&mut tensors))
+    }
+
+    fn start(path: &Path, mut trainers: Vec<&mut Trainer>, start: Start) -> Result<Self> {
+        let mut checkpoints = Self::of(path, &trainers, true)?;
+        let mut own_folder = None;
+        let found = checkpoints.net.processes.of_first(|| {
+            let (folder, found) = take(path, start)?;
+            own_folder = Some(folder);
+            found.map_or(Ok(Vec::new()), |(step, found)| found.to_bytes(step))
+        })?;
+        checkpoints.folder = own_folder;
+        checkpoints.replaces = start == Start::Replace;
+        if !found.is_empty() {
+            let (number, found) = Checkpoint::from_bytes(found)?;
+            let goes_on = content::read(found, &checkpoints.path, &checkpoints.net, &trainers)?;
+            checkpoints.saved.number = number;
+            checkpoints.tried = number;
+            checkpoints.go_on(goes_on, &mut trainers)?;
+        } else if start == Start::GoOn {
+            checkpoints.save(as_shared(&trainers))?; // the run begins
+        }
+        Ok(checkpoints)
+    }
+
+    /// Those of a run that begins, before it has its folder.
+    fn of(path: &Path, trainers: &[&mut Trainer], writes: bool) -> Result<Self> {
         let first = trainers
             .first()
             .context("Checkpoints::open: give at least 1 trainer")?;
         let net = first.net.clone();
-        for trainer in &trainers {
+        for trainer in trainers {
             ensure!(
                 trainer.net.is(&net),
                 "Checkpoints::open: the trainers have different networks; give those of one network"
             );
             trainer.check_no_gradients_wait("Checkpoints::open")?;
         }
-        let settings = settings::of_run(&trainers, None);
+        let settings = settings::of_run(trainers, None);
         net.processes.agree("settings", &settings)?;
         content::check_names(&net)?;
-        let mut own_folder = None;
-        let found = net.processes.of_first(|| {
-            let (folder, found) = take(&path)?;
-            own_folder = Some(folder);
-            found.map_or(Ok(Vec::new()), |(step, found)| found.to_bytes(step))
-        })?;
-        let mut checkpoints = Self {
+        let flags = trainers.iter().map(|trainer| trainer.flags.clone());
+        Ok(Self {
             own: BTreeMap::new(),
-            flags: trainers
-                .iter()
-                .map(|trainer| trainer.flags.clone())
-                .collect(),
+            flags: flags.collect(),
             net,
-            path,
-            folder: own_folder,
+            path: path.to_owned(),
+            folder: None,
+            writes,
+            replaces: false,
             keep: 2,
+            on_failed_write: None,
             progress: Arc::default(),
             saved: Saved::default(),
+            tried: 0,
             notes: Vec::new(),
-        };
-        if found.is_empty() {
-            checkpoints.save(as_shared(&trainers))?; // the run begins
-        } else {
-            let (number, found) = Checkpoint::from_bytes(found)?;
-            let goes_on = content::read(found, &checkpoints.path, &checkpoints.net, &trainers)?;
-            checkpoints.saved.number = number;
-            checkpoints.go_on(goes_on, &mut trainers)?;
-        }
-        Ok(checkpoints)
+        })
     }
 
     /// The last `n` checkpoints stay; 2 without this.
     pub fn keep(self, n: usize) -> Self {
         Self { keep: n, ..self }
+    }
+
+    /// Lets the run go on where a checkpoint cannot be written, such as on a full disk: then `tell` gets the error, in the
+    /// first process, and the checkpoints before it stay. A folder that was moved ends the run all the same. Without
+    /// this, [`save`](Self::save) returns the error.
+    pub fn on_failed_write(self, tell: impl FnMut(&candle_core::Error) + Send + 'static) -> Self {
+        Self {
+            on_failed_write: Some(Box::new(tell)),
+            ..self
+        }
     }
 
     /// Ends [`epochs`](Self::epochs) when so many have passed since the best one, before a restart or after it.
@@ -216,7 +317,7 @@ impl Checkpoints {
         let trainers = trainers.into();
         self.check_trainers(&trainers)?;
         let is_between_steps = trainers.iter().all(|trainer| trainer.is_between_steps());
-        let since = self.number(&trainers).saturating_sub(self.saved.number);
+        let since = self.number(&trainers).saturating_sub(self.tried);
         let ends = self.is_stopping() && is_between_steps;
         if is_between_steps && since > 0 && (since >= minibatches || ends) {
             self.save(trainers)?;
@@ -233,12 +334,32 @@ impl Checkpoints {
     pub fn save<'a>(&mut self, trainers: impl Into<Vec<&'a Trainer>>) -> Result<()> {
         let trainers = trainers.into();
         self.check_trainers(&trainers)?;
+        if !self.writes {
+            return Ok(());
+        }
         let (number, keep) = (self.number(&trainers), self.keep);
         let checkpoint = content::collect(&self.net, &trainers, &self.own, &lock(&self.progress))?;
-        self.in_folder(|folder| folder.save(number, &checkpoint, keep))?;
-        let position = Some(lock(&self.progress).position());
-        self.saved = Saved { number, position };
+        self.tried = number;
+        let replaces = self.replaces;
+        let is_written = self.written(|folder| {
+            if !replaces {
+                return folder.save(number, &checkpoint, keep);
+            }
+            folder.begin(number, &checkpoint)?;
+            folder.folder().remove(BEST)?;
+            folder.folder().remove(NEXT_BEST)
+        })?;
+        if is_written {
+            self.replaces = false;
+            let position = Some(lock(&self.progress).position());
+            self.saved = Saved { number, position };
+        }
         Ok(())
+    }
+
+    /// The number of the newest checkpoint that was written: the minibatches before it.
+    pub fn saved(&self) -> usize {
+        self.saved.number
     }
 
     /// Ends an epoch: writes the parameters if `score` is the best so far, then a checkpoint. The larger a score the
@@ -280,7 +401,7 @@ impl Checkpoints {
             .context("end_epoch: give at least 1 trainer")?;
         let before = lock(&self.progress).clone();
         let ended = lock(&self.progress).end_epoch(loss.mean(), score);
-        let best = if ended.is_best {
+        let best = if ended.is_best && self.writes {
             self.save_best()
         } else {
             Ok(())
@@ -293,7 +414,8 @@ impl Checkpoints {
             }
             return Err(error);
         }
-        if ended.is_best {
+        let is_saved = self.saved.position == Some(lock(&self.progress).position());
+        if is_saved && ended.is_best {
             // if another program has the file open, it gets its name when the run goes on
             let _ = self.in_folder(|folder| folder.folder().rename(NEXT_BEST, BEST));
         }
@@ -304,8 +426,12 @@ impl Checkpoints {
     /// that was told to end before its first epoch was completed has none; then nothing is changed.
     ///
     /// # Errors
-    /// If no epoch was completed, or the file cannot be read.
+    /// If no epoch was completed, there is no folder, or the file cannot be read.
     pub fn load_best(&self) -> Result<()> {
+        ensure!(
+            self.writes,
+            "load_best: these checkpoints have no folder, so no parameters were kept"
+        );
         if lock(&self.progress).history.is_empty() {
             ensure!(
                 self.is_stopping(),
@@ -417,26 +543,54 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Lets the first process write into the folder. Returns whether it was written: an error of the disk is told to the
+    /// program where it wants that.
+    fn written(&mut self, write: impl FnOnce(&mut CheckpointFolder) -> Result<()>) -> Result<bool> {
+        let (folder, tell) = (&mut self.folder, &mut self.on_failed_write);
+        let written = self.net.processes.of_first(|| {
+            let folder = folder
+                .as_mut()
+                .context("the first process has the folder")?;
+            match (write(folder), tell) {
+                (Err(error), Some(tell)) if is_of_the_disk(&error) => {
+                    tell(&error);
+                    Ok(Vec::new())
+                }
+                (done, _) => done.map(|()| vec![1]),
+            }
+        })?;
+        Ok(!written.is_empty())
+    }
+
     /// Writes the parameters and running statistics of the network. The ones of the epoch that was the best before stay
     /// until a checkpoint knows the new ones.
     fn save_best(&mut self) -> Result<()> {
         let (state, progress) = (self.net.state_dict()?, self.progress.clone());
         let path = self.path.join(BEST).display().to_string();
-        self.in_folder(|folder| {
+        lock(&progress).best_crc32 = None; // if it cannot be written, the best epoch has no parameters
+        self.written(|folder| {
             folder.folder().check()?;
-            let bytes = weights::to_finite_bytes(&path, &state)?;
+            let bytes = weights::to_finite_bytes(&path, &state).map_err(content::diverged)?;
             folder.folder().write(NEXT_BEST, &bytes)?;
             lock(&progress).best_crc32 = Some(crc32fast::hash(&bytes));
             Ok(())
-        })
+        })?;
+        Ok(())
     }
 }
 
-/// Opens and locks the folder, and reads its newest checkpoint, and what is to be said of it.
-fn take(path: &Path) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> {
+/// Opens and locks the folder, and reads the newest checkpoint if the run goes on, and what is to be said of it.
+fn take(path: &Path, start: Start) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> {
     let made = std::fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
     let mut folder = made.with_context(|| format!("cannot make the folder {}", path.display()))?;
     folder.folder().lock()?;
+    if start != Start::GoOn {
+        if start == Start::New && folder.is_begun()? {
+            let text = format!("{} already holds a run", path.display());
+            return Err(wrap(CheckpointError::OtherRun(text)));
+        }
+        return Ok((folder, None));
+    }
     folder.folder().remove_partial(&[BEST, NEXT_BEST]);
     let Some(found) = folder.newest()? else {
         let best = path.join(BEST);
@@ -466,6 +620,11 @@ fn name_best(folder: &Folder, known: Option<u32>) -> Result<()> {
         Ok(bytes) if Some(crc32fast::hash(&bytes)) == known => folder.rename(NEXT_BEST, BEST),
         _ => Ok(()),
     }
+}
+
+/// Whether a file could not be written, and the run has its folder all the same.
+fn is_of_the_disk(error: &candle_core::Error) -> bool {
+    io_kind(error).is_some() && find::<CheckpointError>(error).is_none()
 }
 
 fn as_shared<'a>(trainers: &'a [&mut Trainer]) -> Vec<&'a Trainer> {

@@ -1,61 +1,47 @@
 //! Reads the command line. A resumed run reads that of the earlier run first.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args, Command};
 use dataset::Data;
 
 use crate::bad_input::BadInput;
-use crate::options::{Book, Options};
-use crate::saved_run::{SavedRun, folder_of_a_run};
+use crate::options::{Book, ProgramOptions};
 
 const STATUS: &str = "\
 Exit status: 0 the run completed; 1 the run failed; 2 an option, the data or the initial \
 parameters cannot be used; 130 Ctrl-C ended the run, after its results so far were printed and \
 written.";
 
-/// Reads the options. An error of clap ends the process with status 2, `--help` with status 0. With `--resume`, the
-/// arguments of the earlier run come first.
-pub(crate) fn parse<O>(book: &Book, args: impl IntoIterator<Item = OsString>) -> anyhow::Result<O>
-where
-    O: Args + FromArgMatches + AsMut<Options>,
-{
+/// Reads the options. An error of clap ends the process with status 2, `--help` with status 0. The arguments of an
+/// earlier run that goes on come first.
+pub(crate) fn parse<O: ProgramOptions>(
+    book: &Book,
+    args: impl IntoIterator<Item = OsString>,
+) -> anyhow::Result<O> {
     let mut command = command::<O>(book);
     let mut args: Vec<OsString> = args.into_iter().collect();
     let mut matches = command
         .clone()
         .try_get_matches_from(&args)
         .unwrap_or_else(|error| named(error, &mut command, &args).exit());
-    if let Some(folder) = matches.get_one::<PathBuf>("resume") {
-        let earlier = arguments_of(folder, book).map_err(BadInput::from)?;
+    let mut options = read::<O>(&matches);
+    let earlier = options.earlier_arguments().map_err(BadInput::from)?;
+    if !earlier.is_empty() {
         args.splice(1..1, earlier.into_iter().map(OsString::from));
         // an option that is repeated replaces the earlier one; settings are compared later
         let command = command.clone().args_override_self(true);
         matches = command.get_matches_from(&args);
+        options = read(&matches);
     }
-    let mut options = O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    options.as_mut().arguments = arguments(&command, &matches);
+    options.run_mut().arguments = arguments(&command, &matches);
     Ok(options)
 }
 
-/// The command line of the run in a folder, which is one of this program.
-fn arguments_of(folder: &Path, book: &Book) -> anyhow::Result<Vec<String>> {
-    let (run, _) = SavedRun::load(&mut folder_of_a_run(folder)?)?;
-    let first_setting = run.header.settings.lines().next().unwrap_or_default();
-    let network = first_setting.trim_start_matches("network ");
-    ensure!(
-        network == book.network,
-        "--resume {}: the run there trains {network}, but {} trains {}; resume with the program \
-         of that run",
-        folder.display(),
-        book.program,
-        book.network
-    );
-    Ok(run.header.arguments)
+fn read<O: ProgramOptions>(matches: &ArgMatches) -> O {
+    O::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
 /// The options that a resumed run needs again: not what becomes of its files, nor in which processes it is.

@@ -1,5 +1,5 @@
-//! What both programs do around their training loop: options, record, checkpoints and resuming, progress, signals,
-//! traces, and what a program says to the shell.
+//! What both programs do around their training loop: options, record, progress, signals, traces, and what a program
+//! says to the shell.
 //!
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
 //! network.
@@ -15,7 +15,6 @@ mod out_of_memory;
 mod program;
 mod record;
 mod run;
-mod saved_run;
 mod say;
 mod timeline;
 mod trace;
@@ -28,10 +27,10 @@ pub use training::{BatchLoss, Unread, compare, weights};
 pub use bad_input::BadInput;
 pub use gpu::{Gpu, gpu};
 pub use interrupt::{asked_to_end, interrupted};
-pub use options::{Book, Options, precision};
+pub use options::{Book, Options, ProgramOptions, is_same_folder, precision};
 pub use out_of_memory::ALLOCATOR;
 pub use program::program;
 pub use run::{Run, Summary};
-pub use say::say;
+pub use say::{say, warn};
 pub use timeline::{Span, Timeline};
 pub use train_state::TrainState;

@@ -1,9 +1,10 @@
-//! The lines of a run: the loss of each step, the result of each epoch. Checkpoints keep them. Tables and pictures
-//! are drawn from them.
+//! The lines of a run: the loss of each step, the result of each epoch. Tables and pictures are drawn from them, and
+//! checkpoints keep them.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use candle_core::{Device, Tensor};
 use d2l::Animator;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::io::{ErrorKind, Read};
 
 use training::Folder;
@@ -18,7 +19,7 @@ pub(crate) const ACCURACY: &str = "accuracy.svg";
 const POINTS: usize = 1000;
 
 /// One line of `epochs.csv`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Epoch {
     pub epoch: usize,
     pub loss: f64,
@@ -78,18 +79,29 @@ impl Lines {
         sum / all as f64
     }
 
-    /// An error, if a run of this size cannot have so many lines.
-    pub fn check(&self, sizes: Sizes) -> Result<()> {
-        let (steps, completed) = (self.losses.len(), self.epochs.len());
-        let batches = sizes.steps_per_epoch();
-        let least = completed * batches;
-        let most = sizes.epochs.min(completed + 1) * batches;
-        ensure!(
-            (least..=most).contains(&steps),
-            "the checkpoint counts {steps} steps and {completed} completed epochs of {batches} \
-             steps; expected {least} to {most} steps"
-        );
-        Ok(())
+    /// As tensors, for a checkpoint: the loss of each step; loss, accuracy and seconds of each epoch.
+    pub fn to_tensors(&self) -> Result<[Tensor; 2]> {
+        let losses = Tensor::from_slice(&self.losses, self.losses.len(), &Device::Cpu)?;
+        let epochs = self.epochs.iter();
+        let epochs = epochs.flat_map(|epoch| [epoch.loss, epoch.test_acc, epoch.seconds]);
+        let epochs = Tensor::from_iter(epochs, &Device::Cpu)?;
+        Ok([losses, epochs])
+    }
+
+    /// From the tensors of a checkpoint.
+    pub fn from_tensors(losses: &Tensor, epochs: &Tensor) -> Result<Self> {
+        let numbers = epochs.to_vec1::<f64>()?;
+        let rows = numbers.as_chunks::<3>().0.iter().zip(1..);
+        let epochs = rows.map(|(&[loss, test_acc, seconds], epoch)| Epoch {
+            epoch,
+            loss,
+            test_acc,
+            seconds,
+        });
+        Ok(Self {
+            losses: losses.to_vec1()?,
+            epochs: epochs.collect(),
+        })
     }
 
     /// An error, if a table in the folder has a row that contradicts these lines: then the lines are those of another

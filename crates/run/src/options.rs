@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use clap::Parser;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, FromArgMatches, Parser};
 use dataset::{Data, Name};
 use devices::DeviceKind;
 use functional::Precision;
@@ -107,22 +107,9 @@ pub struct Options {
     #[arg(long, value_name = "FILE", help_heading = TRAINING)]
     pub init: Option<PathBuf>,
 
-    /// Folder for steps.csv, epochs.csv, loss.svg, accuracy.svg, model.safetensors and checkpoints
+    /// Folder for steps.csv, epochs.csv, loss.svg, accuracy.svg and model.safetensors
     #[arg(long, value_name = "DIR", help_heading = RECORD)]
     pub out: Option<PathBuf>,
-
-    /// Resume the run in a folder that --out wrote, from its last checkpoint
-    ///
-    /// The result is bit-identical to a run without interruption. The options of the run are in the
-    /// checkpoint. If you repeat an option that changes the result, its value must be the same.
-    /// Others, such as --threads and the folder of --data, may differ. A complete run stays as it is, or
-    /// goes on with more --epochs.
-    #[arg(long, value_name = "DIR", help_heading = RECORD)]
-    pub resume: Option<PathBuf>,
-
-    /// Write a checkpoint every N minibatches too, not only after each epoch (needs --out)
-    #[arg(long, value_name = "N", help_heading = RECORD)]
-    pub checkpoint_every: Option<usize>,
 
     /// Write a Chrome trace of the first steps, and a picture of one step (FILE with .svg)
     ///
@@ -159,9 +146,13 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub threads: Option<usize>,
 
-    /// The command line, which a checkpoint keeps for --resume.
+    /// The command line, which a checkpoint keeps.
     #[arg(skip)]
     pub arguments: Vec<String>,
+
+    /// The run in the folder `out` goes on.
+    #[arg(skip)]
+    pub goes_on: bool,
 }
 
 impl Default for Options {
@@ -171,8 +162,29 @@ impl Default for Options {
     }
 }
 
-impl AsMut<Options> for Options {
-    fn as_mut(&mut self) -> &mut Options {
+/// The options of a program: [`Options`], or more than those.
+pub trait ProgramOptions: Args + FromArgMatches {
+    /// Those of both programs.
+    fn run(&self) -> &Options;
+
+    /// The same, to be changed.
+    fn run_mut(&mut self) -> &mut Options;
+
+    /// The command line of an earlier run that goes on: its arguments come before those of this one.
+    ///
+    /// # Errors
+    /// If there is no such run.
+    fn earlier_arguments(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+impl ProgramOptions for Options {
+    fn run(&self) -> &Options {
+        self
+    }
+
+    fn run_mut(&mut self) -> &mut Options {
         self
     }
 }
@@ -187,7 +199,6 @@ impl Options {
             ("--limit-train", self.limit_train, usize::MAX),
             ("--limit-test", self.limit_test, usize::MAX),
             ("--threads", self.threads, MANY),
-            ("--checkpoint-every", self.checkpoint_every, usize::MAX),
         ];
         for (option, count, most) in counts {
             let count = count.unwrap_or(1);
@@ -197,22 +208,10 @@ impl Options {
                 "{option} {count}: at most {most} are possible"
             );
         }
-        let replaces = self.trace.is_some() || (self.out.is_some() && self.resume.is_none());
+        let replaces = self.trace.is_some() || (self.out.is_some() && !self.goes_on);
         ensure!(
             !self.overwrite || replaces,
             "--overwrite: there is nothing to replace; give --trace, or --out without --resume"
-        );
-        if let (Some(out), Some(resume)) = (&self.out, &self.resume) {
-            ensure!(
-                is_same_folder(out, resume),
-                "--out {}: a resumed run writes into its own folder, {}; leave out --out",
-                out.display(),
-                resume.display()
-            );
-        }
-        ensure!(
-            self.checkpoint_every.is_none() || self.out.is_some() || self.resume.is_some(),
-            "--checkpoint-every: checkpoints need a folder; give --out as well"
         );
         ensure!(
             self.precision != Precision::Bf16 || self.device != DeviceKind::Cpu,
@@ -225,11 +224,6 @@ impl Options {
             );
         }
         Ok(())
-    }
-
-    /// The folder that holds checkpoints, where there is to be one.
-    pub(crate) fn folder(&self) -> Option<&Path> {
-        self.out.as_deref().or(self.resume.as_deref())
     }
 
     pub(crate) fn dataset(&self) -> dataset::Options {
@@ -245,7 +239,8 @@ impl Options {
     }
 }
 
-pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
+/// Whether two paths lead to the same folder.
+pub fn is_same_folder(a: &Path, b: &Path) -> bool {
     let folders = a.canonicalize().ok().zip(b.canonicalize().ok());
     a == b || folders.is_some_and(|(a, b)| a == b)
 }

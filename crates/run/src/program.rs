@@ -11,19 +11,17 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Args, FromArgMatches};
 use devices::{catch_panic, quietly};
 
 use crate::bad_input::BadInput;
 use crate::command_line::parse;
 use crate::interrupt::{self, INTERRUPTED_STATUS};
-use crate::options::{Book, Options};
+use crate::options::{Book, ProgramOptions};
 use crate::out_of_memory;
 use crate::run::Summary;
 use crate::say::one_line;
 
-/// A program of the book: reads its options, [`Options`] or more than those, in `args`, of which the
-/// first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error or a panic is one line
+/// A program of the book: reads its options in `args`, of which the first is the program's own name, and runs `train` with them. Ctrl-C ends it in order, an error or a panic is one line
 /// on stderr, and the exit status says what happened: 0 the end was reached, 1 something went wrong, 2 what
 /// was named cannot be used, 130 Ctrl-C.
 ///
@@ -34,7 +32,7 @@ use crate::say::one_line;
 ///     run::program(&BOOK, train, std::env::args_os())
 /// }
 /// ```
-pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
+pub fn program<O: ProgramOptions>(
     book: &Book,
     train: impl FnOnce(&O) -> anyhow::Result<Summary>,
     args: impl IntoIterator<Item = OsString>,
@@ -42,11 +40,11 @@ pub fn program<O: Args + FromArgMatches + AsMut<Options>>(
     // first, while this is the only thread
     functional::threads::leave_the_cores_to_us();
     let caught = interrupt::catch();
-    let mut options: O = match parse(book, args) {
+    let options: O = match parse(book, args) {
         Ok(options) => options,
         Err(error) => return failed(&error, ""),
     };
-    let epochs = options.as_mut().epochs;
+    let epochs = options.run().epochs;
     let run = || caught.and_then(|()| train(&options));
     // with a backtrace, a panic is shown where it happens, and not in the line at the end alone
     let trained = if std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {

@@ -1,9 +1,9 @@
 //! The folder that `--out` names: what a run leaves there.
 //!
-//! `checkpoint.safetensors` is what `--resume` goes on from. From the same lines are drawn: `steps.csv`, a line a step;
-//! `epochs.csv`, a line an epoch; `loss.svg`, the training loss by step; `accuracy.svg`, the test accuracy by epoch.
-//! They grow while the run goes on. `model.safetensors` has the parameters at the end. A folder that holds a run already
-//! is refused. While the run goes on, a full disk costs what cannot be written, and not the run.
+//! From the same lines are drawn: `steps.csv`, a line a step; `epochs.csv`, a line an epoch; `loss.svg`, the training loss
+//! by step; `accuracy.svg`, the test accuracy by epoch. They grow while the run goes on. `model.safetensors` has the
+//! parameters at the end. Checkpoints beside them are not the record's. A folder that holds a run already is refused. While
+//! the run goes on, a full disk costs what cannot be written, and not the run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,6 @@ use candle_core::Tensor;
 
 use crate::lines::{ACCURACY, EPOCHS, Epoch, LOSS, Lines, STEPS, Sizes};
 use crate::options::is_same_folder;
-use crate::saved_run::{Header, KEPT, to_checkpoint};
 use crate::say::{quoted, warn};
 use training::{CheckpointFolder, Folder, NEWEST, files, weights};
 
@@ -30,15 +29,10 @@ const DRAWING_SHARE: u32 = 500;
 
 #[derive(Debug)]
 pub(crate) struct Record {
-    pub header: Header,
-    /// The names of the tensors that are state.
-    pub names: Vec<String>,
     pub lines: Lines,
     pub sizes: Sizes,
-    /// The step of the newest checkpoint.
-    pub kept: usize,
     /// The run's own folder; none where nothing is written.
-    pub folder: Option<CheckpointFolder>,
+    folder: Option<Folder>,
     /// There are lines that are not drawn.
     is_new: bool,
     /// When they are drawn at the earliest.
@@ -51,11 +45,8 @@ impl Record {
     /// A run without a folder.
     pub fn new(sizes: Sizes) -> Self {
         Self {
-            header: Header::default(),
-            names: Vec::new(),
             lines: Lines::default(),
             sizes,
-            kept: 0,
             folder: None,
             is_new: false,
             next_drawing: Instant::now(),
@@ -81,46 +72,54 @@ impl Record {
             .filter(of_run)
             .min_by_key(|name| (name != NEWEST, name.clone()));
         if let Some(name) = first.filter(|_| !overwrite) {
+            let resume = if CheckpointFolder::is_checkpoint(&name) {
+                format!(", resume it with --resume {}", quoted(folder))
+            } else {
+                String::new()
+            };
             bail!(
-                "{} already holds a run ({name}): name another folder, resume it with --resume {}, or give --overwrite",
-                folder.display(),
-                quoted(folder)
+                "{} already holds a run ({name}): name another folder{resume}, or give --overwrite",
+                folder.display()
             );
         }
         Ok(())
     }
 
-    /// Makes a folder, or takes one that holds no run or may be overwritten. What is there stays.
-    pub fn take(path: &Path, overwrite: bool) -> Result<CheckpointFolder> {
-        let folder = fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
+    /// Takes a folder for this run alone, and makes it where it is not there. It holds no run, or one that may be
+    /// overwritten and has no checkpoints.
+    pub fn take(&mut self, path: &Path, overwrite: bool) -> Result<()> {
+        let folder = fs::create_dir_all(path).and_then(|()| Folder::open(path));
         let folder =
             folder.with_context(|| format!("cannot make the folder {}", path.display()))?;
-        folder.folder().lock()?;
+        folder.lock()?;
         // another run may have been here since the options were checked
         Self::check(path, overwrite)?;
-        Ok(folder)
+        ensure!(
+            !CheckpointFolder::open(path)?.is_begun()?,
+            "{} holds checkpoints, which belong to a run of another program: name another folder",
+            path.display()
+        );
+        self.begin(folder)
     }
 
-    /// Begins a run in a folder. The first checkpoint takes the place of an earlier run's, and only then its other
-    /// files go: at any moment the folder holds one run or the other.
-    pub fn begin(
-        &mut self,
-        mut folder: CheckpointFolder,
-        tensors: &[(String, Tensor)],
-    ) -> Result<()> {
-        folder.begin(&to_checkpoint(&self.header, &Lines::default(), tensors)?)?;
+    /// Begins the record in a folder, in the place of an earlier one.
+    pub fn begin(&mut self, folder: Folder) -> Result<()> {
         for name in ALL {
-            folder.folder().remove(name)?;
+            folder.remove(name)?;
         }
         self.folder = Some(folder);
         self.write_drawings(Folder::write)
     }
 
-    /// Goes on with a run from the checkpoint of the folder that has these lines. What came later is removed.
-    pub fn go_on(&mut self, folder: CheckpointFolder) -> Result<()> {
-        folder.folder().remove_partial(&ALL);
-        folder.folder().remove(MODEL)?; // of an earlier step
-        self.kept = self.lines.losses.len();
+    /// Goes on with the record of a run in its folder, after these lines. What came later is removed.
+    ///
+    /// # Errors
+    /// If a table there contradicts the lines.
+    pub fn go_on(&mut self, folder: Folder, lines: Lines) -> Result<()> {
+        lines.check_tables(self.sizes, &folder)?;
+        folder.remove_partial(&ALL);
+        folder.remove(MODEL)?; // of an earlier step
+        self.lines = lines;
         self.folder = Some(folder);
         self.write_drawings(Folder::write)
     }
@@ -141,23 +140,6 @@ impl Record {
         self.draw_if_due(Duration::ZERO)
     }
 
-    /// Keeps what [`go_on`](Self::go_on) needs, if it can; the run has trained so many seconds in this epoch.
-    pub fn checkpoint(&mut self, seconds: f64, tensors: &[(String, Tensor)]) -> Result<()> {
-        self.header.seconds = seconds;
-        self.header.algorithms = functional::algorithms();
-        if self.checked_folder()?.is_none() {
-            return Ok(());
-        }
-        let saved = to_checkpoint(&self.header, &self.lines, tensors).and_then(|checkpoint| {
-            let folder = self.folder.as_mut().context("it is there")?;
-            Ok(folder.save(self.lines.losses.len(), &checkpoint, KEPT)?)
-        });
-        if self.tolerate("checkpoints", saved) {
-            self.kept = self.lines.losses.len();
-        }
-        Ok(())
-    }
-
     /// Writes the drawings of all lines, and the parameters. What cannot be written costs nothing else.
     pub fn finish(&mut self, model: &[(String, Tensor)]) -> Result<()> {
         let tables = self.write_drawings(Folder::write);
@@ -170,28 +152,15 @@ impl Record {
         }
     }
 
-    /// Gives the tensors of the state their names.
-    pub fn named(&self, tensors: Vec<Tensor>) -> Vec<(String, Tensor)> {
-        self.names.iter().cloned().zip(tensors).collect()
-    }
-
-    /// Where an error leaves the reader.
-    pub fn has_kept(&self) -> String {
-        let folder = self.path().map(Path::display);
-        let kept = |folder| format!("; {folder} holds the checkpoint of step {}", self.kept);
-        folder.map(kept).unwrap_or_default()
-    }
-
     /// The name of the folder of the run, if there is one.
     pub fn path(&self) -> Option<&Path> {
-        Some(self.folder.as_ref()?.folder().path())
+        Some(self.folder.as_ref()?.path())
     }
 
     /// The folder of the run, if there is one. An error, if it has another name now.
     fn checked_folder(&self) -> Result<Option<&Folder>> {
-        let folder = self.folder.as_ref().map(CheckpointFolder::folder);
-        folder.map_or(Ok(()), Folder::check)?;
-        Ok(folder)
+        self.folder.as_ref().map_or(Ok(()), Folder::check)?;
+        Ok(self.folder.as_ref())
     }
 
     fn draw_if_due(&mut self, pause: Duration) -> Result<()> {
@@ -270,7 +239,6 @@ pub(crate) fn is_of_a_run(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::saved_run::SavedRun;
 
     const SIZES: Sizes = Sizes {
         epochs: 1,
@@ -279,77 +247,34 @@ mod tests {
         batch: 1,
     };
 
-    /// A run of three steps, with checkpoints after the second and the third.
-    fn three_steps(path: &Path) -> Result<Record> {
-        let mut record = Record::new(SIZES);
-        record.begin(Record::take(path, false)?, &[])?;
-        for step in 1..=3 {
-            record.step(1.0 / step as f32)?;
-            if step > 1 {
-                record.checkpoint(0.0, &[])?;
-                assert_eq!(record.kept, step);
-            }
-        }
-        Ok(record)
-    }
-
-    fn losses(path: &Path) -> Result<(Vec<f32>, Option<String>)> {
-        let (found, damaged) = SavedRun::load(&mut CheckpointFolder::open(path)?)?;
-        Ok((found.lines.losses, damaged))
-    }
-
-    /// Otherwise the next checkpoint would make it the one before.
+    /// A checkpoint of a run whose other files are gone would be lost.
     #[test]
-    fn a_damaged_checkpoint_goes_before_the_next_is_written() -> Result<()> {
-        let in_its_place: [fn(&Path) -> std::io::Result<()>; 2] = [
-            |newest| fs::write(newest, "damaged"),
-            |newest| {
-                fs::remove_file(newest)?;
-                fs::create_dir(newest)
-            },
-        ];
-        for put in in_its_place {
-            let folder = tempfile::tempdir()?;
-            drop(three_steps(folder.path())?);
-            put(&folder.path().join(NEWEST))?;
-            let mut opened = CheckpointFolder::open(folder.path())?;
-            let (from, damaged) = SavedRun::load(&mut opened)?;
-            assert!(damaged.is_some_and(|why| why.contains(NEWEST)));
-            let mut record = Record::new(SIZES);
-            record.lines = from.lines;
-            record.go_on(opened)?;
-            record.step(0.25)?;
-            record.checkpoint(0.0, &[])?;
-            assert_eq!(losses(folder.path())?, (vec![1.0, 0.5, 0.25], None));
-            fs::remove_file(folder.path().join(NEWEST))?;
-            assert_eq!(losses(folder.path())?, (vec![1.0, 0.5], None));
-        }
-        Ok(())
-    }
-
-    /// The older checkpoint of a run whose other files are gone would be lost.
-    #[test]
-    fn an_older_checkpoint_alone_is_a_run() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let older = folder.path().join("checkpoint-500.safetensors");
+    fn a_checkpoint_alone_is_a_run() -> Result<()> {
+        let place = tempfile::tempdir()?;
+        let older = place.path().join("checkpoint-500.safetensors");
         fs::write(&older, "")?;
-        let error = Record::take(folder.path(), false).unwrap_err().to_string();
-        assert!(
-            error.contains("already holds a run (checkpoint-500.safe"),
-            "{error}"
-        );
-        assert!(older.exists());
+        let error = Record::check(place.path(), false).unwrap_err().to_string();
+        let words =
+            "already holds a run (checkpoint-500.safetensors): name another folder, resume it";
+        assert!(error.contains(words), "{error}");
+        let error = Record::new(SIZES).take(place.path(), true).unwrap_err();
+        assert!(error.to_string().contains("holds checkpoints"), "{error}");
         // of a run that was killed before its first checkpoint was whole, nothing can be taken up
-        fs::rename(older, folder.path().join(".checkpoint.next.safetensors"))?;
-        Record::take(folder.path(), false).map(drop)
+        fs::rename(older, place.path().join(".checkpoint.next.safetensors"))?;
+        Record::new(SIZES).take(place.path(), false)
     }
 
     /// It ends in whatever way, without a word from the run.
     #[test]
     fn a_run_that_ends_early_leaves_all_its_lines() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        drop(three_steps(folder.path())?);
-        let steps = fs::read_to_string(folder.path().join(STEPS))?;
+        let place = tempfile::tempdir()?;
+        let mut record = Record::new(SIZES);
+        record.take(place.path(), false)?;
+        for step in 1..=3 {
+            record.step(1.0 / step as f32)?;
+        }
+        drop(record);
+        let steps = fs::read_to_string(place.path().join(STEPS))?;
         assert_eq!(
             steps,
             "epoch,step,examples,loss\n1,1,1,1.0\n1,2,1,0.5\n1,3,1,0.33333334\n"

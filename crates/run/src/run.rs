@@ -3,11 +3,10 @@
 //! The loop itself is each program's own; it tells the run of every step and every epoch.
 
 mod chosen;
-mod resume;
-mod settings;
 mod start;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -19,17 +18,23 @@ use dataset::DataIter;
 use crate::bad_input::BadInput;
 use crate::bar::Bar;
 use crate::interrupt::{self, interrupted};
-use crate::lines::{Epoch, Sizes};
+use crate::lines::{Epoch, Lines, Sizes};
 use crate::options::{Book, Options};
 use crate::record::Record;
-use crate::saved_run::{Header, SavedRun};
 use crate::say::{is_quiet, quoted, say};
 use crate::trace::Trace;
 use crate::train_state::TrainState;
 use chosen::Chosen;
 use devices::Process;
-use resume::Resumed;
-use training::{BatchLoss, Unread, weights};
+use training::{BatchLoss, Folder, Unread, weights};
+
+/// The names under which a checkpoint keeps what [`Run::kept`] returns.
+const LOSSES: &str = "run/losses";
+const ROWS: &str = "run/epochs";
+const SECONDS: &str = "run/seconds";
+const ARGUMENTS: &str = "run/arguments";
+const IS_OF_ANOTHER_PROGRAM: &str =
+    "it is not of a program of the book: go on with the program that wrote it";
 
 /// A run that has started: its devices and data, and the settings that were not given filled in
 /// from the book.
@@ -85,9 +90,12 @@ pub struct Run {
     options: Options,
     /// The devices, and whether the images are synthetic: the end of the last line.
     places: String,
-    /// What the run goes on from, until it does.
-    resumed: Option<Resumed>,
-    extra_state: HashMap<String, Tensor>,
+    /// What the result of the run depends on, a line each.
+    settings: String,
+    /// The command line to keep.
+    arguments: Vec<String>,
+    /// The names of the parameters to begin with.
+    names: Vec<String>,
     record: Record,
     progress: Progress,
 }
@@ -97,8 +105,8 @@ pub struct Run {
 struct Progress {
     /// Steps that were taken; the losses of the last ones may be unread.
     taken: usize,
-    /// The step of the last checkpoint, whether or not it could be written.
-    checkpointed: usize,
+    /// The step of the newest checkpoint, where there are checkpoints.
+    checkpoint: Option<usize>,
     unread: Unread,
     bar: Bar,
     trace: Option<Trace>,
@@ -145,12 +153,6 @@ impl Run {
             say(format_args!("{note}{}", start::with_cuda(process, book, k)));
         }
         start::check_paths(options).map_err(BadInput::from)?;
-        let resumed = options
-            .resume
-            .as_deref()
-            .map(Resumed::load)
-            .transpose()
-            .map_err(BadInput::from)?;
         let data = start::load(options)?;
         let (train_iter, test_iter) = start::iters(&data, batch_size, &devices, process, k)?;
         let sizes = Sizes {
@@ -172,13 +174,7 @@ impl Run {
             data: &data,
         };
         start::print_start(&chosen, options);
-        let mut record = Record::new(sizes);
-        record.header = Header {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            settings: settings::settings_of(&chosen, options),
-            arguments: start::arguments(options, k),
-            ..Header::default()
-        };
+        let settings = start::settings_of(&chosen, options);
         if data.source.is_synthetic {
             places += " (synthetic data)";
         }
@@ -189,24 +185,25 @@ impl Run {
             lr,
             timer: Timer::new(),
             options: options.clone(),
-            record,
+            settings,
+            arguments: start::arguments(options, k),
+            names: Vec::new(),
+            record: Record::new(sizes),
             progress: Progress {
                 taken: 0,
-                checkpointed: 0,
+                checkpoint: None,
                 unread: Unread::default(),
                 bar: Bar::new(sizes),
                 trace: None,
             },
-            resumed,
-            extra_state: HashMap::new(),
             places,
         })
     }
 
-    /// What the result of the run depends on, a line each: a checkpoint of another run is refused, and processes that
-    /// train together have it in common.
-    pub fn settings(&self) -> String {
-        self.record.header.settings.clone()
+    /// What the result of the run depends on, a line each, but for the number of its epochs: a checkpoint of another run is
+    /// refused, and processes that train together have it in common.
+    pub fn settings(&self) -> &str {
+        &self.settings
     }
 
     /// The environment variable that names the folder of the images.
@@ -214,117 +211,135 @@ impl Run {
         self.options.dataset.env_var()
     }
 
-    /// Adds lines to [`settings`](Self::settings), but for those whose first word is there already.
-    pub fn depends_on(&mut self, lines: &str) {
-        let settings = &mut self.record.header.settings;
-        for line in lines.lines() {
-            let key = line.split(' ').next();
-            if !settings.lines().any(|own| own.split(' ').next() == key) {
-                *settings += &format!("\n{line}");
-            }
-        }
-    }
-
-    /// When checkpoints are taken and replicas compared, which processes that train together do at the same time.
-    pub fn keeping(&self) -> String {
-        format!(
-            "--out or --resume: {}, --checkpoint-every {:?}, --check-replicas: {}",
-            self.options.folder().is_some(),
-            self.options.checkpoint_every,
-            self.options.check_replicas
-        )
-    }
-
-    /// The parameters to begin with: `tensors`; or where `--init` names a file, or `--resume` a folder, what is there under
-    /// the same names. With them the run begins: the folder of `--out` is taken, `--trace` records.
+    /// The parameters to begin with: `tensors`; or where `--init` names a file, what is there under the same names. With
+    /// them the run begins: the folder of `--out` is taken, `--trace` records.
     ///
     /// # Errors
-    /// [`BadInput`] where the file or the folder cannot be used, or holds another run.
+    /// [`BadInput`] where the file or the folder cannot be used.
     pub fn init(
         &mut self,
         tensors: impl IntoIterator<Item = (String, Tensor)>,
     ) -> Result<Vec<Tensor>> {
-        let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
-        self.record.names = tensors.iter().map(|(name, _)| name.clone()).collect();
+        let params = self.initial(tensors).map_err(BadInput::from)?;
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
-        let writes = !is_quiet() && !interrupted();
-        let params = match self.resumed.take() {
-            Some(resumed) => {
-                let cannot = format!("--resume {}", resumed.folder.folder().path().display());
-                self.go_on(resumed, &tensors, writes).context(cannot)
-            }
-            None => self.begin(tensors, writes),
-        };
-        let params = params.map_err(BadInput::from)?;
-        if writes {
-            self.progress.trace = self.options.trace.as_deref().map(Trace::begin);
+        let begins = !interrupted();
+        if let Some(out) = self.options.out.as_ref().filter(|_| begins && !is_quiet()) {
+            let taken = self.record.take(out, self.options.overwrite);
+            taken.map_err(BadInput::from)?;
         }
-        self.begin_epoch();
+        self.begin_recording(begins);
         Ok(params)
     }
 
-    /// Begins the run. What was there is not touched before every option has been tried.
-    fn begin(&mut self, tensors: Vec<(String, Tensor)>, writes: bool) -> Result<Vec<Tensor>> {
-        let params: Vec<Tensor> = match &self.options.init {
-            Some(file) => weights::load(file, &tensors)?,
-            None => tensors.into_iter().map(|(_, tensor)| tensor).collect(),
-        };
-        if let Some(out) = self.options.out.as_deref().filter(|_| writes) {
-            let folder = Record::take(out, self.options.overwrite)?;
-            let tensors = self.record.named(params.clone());
-            self.record.begin(folder, &tensors)?;
-        }
-        Ok(params)
-    }
-
-    /// Takes up the run where a checkpoint was taken; one that went to its end is left as it is.
-    fn go_on(
+    /// The parameters to begin with, as [`init`](Self::init) returns them. The run has not begun.
+    ///
+    /// # Errors
+    /// If the file of `--init` cannot be used.
+    pub fn initial(
         &mut self,
-        mut resumed: Resumed,
-        tensors: &[(String, Tensor)],
-        writes: bool,
+        tensors: impl IntoIterator<Item = (String, Tensor)>,
     ) -> Result<Vec<Tensor>> {
-        let (Resumed { folder, from }, sizes) = (&mut resumed, self.record.sizes);
-        settings::check_same(&self.record.header.settings, &from.header.settings)?;
-        let begun = from.lines.losses.len().div_ceil(sizes.steps_per_epoch());
+        let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
+        self.names = tensors.iter().map(|(name, _)| name.clone()).collect();
+        match &self.options.init {
+            Some(file) => Ok(weights::load(file, &tensors)?),
+            None => Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect()),
+        }
+    }
+
+    /// Begins a run with a folder that has its first checkpoint: what else an earlier run has left there goes.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn begin_beside(&mut self, checkpoints: &Path) -> Result<()> {
+        self.progress.checkpoint = Some(0);
+        if !is_quiet() {
+            self.record.begin(Folder::open(checkpoints)?)?;
+        }
+        self.begin_recording(true);
+        Ok(())
+    }
+
+    /// Goes on where the run stood whose checkpoint has these tensors of [`kept`](Self::kept). Returns whether it is
+    /// complete: then its folder is left as it is.
+    ///
+    /// # Errors
+    /// If there are too few epochs, or a table in the folder contradicts the checkpoint.
+    pub fn go_on(&mut self, checkpoints: &Path, kept: &BTreeMap<String, Tensor>) -> Result<bool> {
+        let sizes = self.record.sizes;
+        let get = |name: &str| kept.get(name).context(IS_OF_ANOTHER_PROGRAM);
+        let lines = Lines::from_tensors(get(LOSSES)?, get(ROWS)?)?;
+        let (steps, completed) = (lines.losses.len(), lines.epochs.len());
+        let begun = steps.div_ceil(sizes.steps_per_epoch());
         ensure!(
             begun <= sizes.epochs,
             "the run there is in epoch {begun}, so --epochs {} is too few; give {begun} or more",
             sizes.epochs
         );
-        let params = weights::take_all(&mut from.tensors, tensors)?;
-        from.lines.check(sizes)?;
-        if writes {
-            from.lines.check_tables(sizes, folder.folder())?;
+        let times = lines.epochs.iter().map(|epoch| epoch.seconds).collect();
+        self.timer = Timer::after(times, get(SECONDS)?.to_scalar()?);
+        self.progress.taken = steps;
+        self.progress.checkpoint = Some(steps);
+        let folder = Folder::open(checkpoints)?;
+        let is_complete = completed == sizes.epochs && Record::is_finished(&folder);
+        if is_complete || is_quiet() {
+            self.record.lines = lines;
+        } else {
+            self.record.go_on(folder, lines)?;
         }
-        let finished =
-            from.lines.epochs.len() == sizes.epochs && Record::is_finished(folder.folder());
-        resumed.say(sizes, finished);
-        let Resumed { folder, from } = resumed;
-        self.catch_up(&from)?;
-        if writes && !finished {
-            self.record.go_on(folder)?;
-        }
-        self.extra_state = from.tensors;
-        Ok(params)
+        self.begin_recording(true);
+        Ok(is_complete)
     }
 
-    /// Stands where the run stood that took a checkpoint.
-    fn catch_up(&mut self, from: &SavedRun) -> Result<()> {
-        let (steps, epochs) = (from.lines.losses.len(), &from.lines.epochs);
-        let begun = steps - epochs.len() * self.record.sizes.steps_per_epoch();
-        self.train_iter = (self.train_iter.clone()).starting_at(epochs.len() + 1, begun)?;
-        let times = epochs.iter().map(|epoch| epoch.seconds).collect();
-        self.timer = Timer::after(times, from.header.seconds);
-        (self.progress.taken, self.progress.checkpointed) = (steps, steps);
-        self.record.lines = from.lines.clone();
-        Ok(())
+    /// Begins a run that leaves nothing in a folder: `--trace` records.
+    pub fn begin(&mut self) {
+        self.begin_recording(!interrupted());
     }
 
-    /// What a checkpoint has beside the tensors of [`init`](Self::init), for the network to take up; empty where the
-    /// run begins.
-    pub fn take_extra_state(&mut self) -> HashMap<String, Tensor> {
-        std::mem::take(&mut self.extra_state)
+    fn begin_recording(&mut self, records: bool) {
+        if records && !is_quiet() {
+            self.progress.trace = self.options.trace.as_deref().map(Trace::begin);
+        }
+        self.begin_epoch();
+    }
+
+    /// What a checkpoint has of the run, for [`go_on`](Self::go_on): its lines, the time of the epoch that is not
+    /// complete, its command line.
+    ///
+    /// # Errors
+    /// If a loss cannot be read from its device.
+    pub fn kept(&mut self) -> Result<BTreeMap<String, Tensor>> {
+        self.read_losses()?;
+        let [losses, rows] = self.record.lines.to_tensors()?;
+        let times = self.timer.times();
+        let seconds = match times.get(self.completed()) {
+            Some(of_epoch) => *of_epoch,
+            None if self.progress.taken == 0 => 0.0,
+            None => self.timer.running(),
+        };
+        let seconds = Tensor::new(seconds, &Device::Cpu)?;
+        let arguments = serde_json::to_vec(&self.arguments)?;
+        let arguments = Tensor::new(arguments, &Device::Cpu)?;
+        Ok(BTreeMap::from([
+            (LOSSES.to_owned(), losses),
+            (ROWS.to_owned(), rows),
+            (SECONDS.to_owned(), seconds),
+            (ARGUMENTS.to_owned(), arguments),
+        ]))
+    }
+
+    /// The command line of the run whose checkpoint has these tensors of [`kept`](Self::kept).
+    ///
+    /// # Errors
+    /// If it is of another program.
+    pub fn arguments_in(kept: &BTreeMap<String, Tensor>) -> Result<Vec<String>> {
+        let arguments = kept.get(ARGUMENTS).context(IS_OF_ANOTHER_PROGRAM)?;
+        Ok(serde_json::from_slice(&arguments.to_vec1::<u8>()?)?)
+    }
+
+    /// The newest checkpoint was taken after this step.
+    pub fn has_checkpoint(&mut self, step: usize) {
+        self.progress.checkpoint = Some(step);
     }
 
     /// From here on the run ends in order when `flag` is set: several processes end together.
@@ -367,14 +382,8 @@ impl Run {
         if self.progress.unread.push(loss, ()) || last {
             self.read_losses()?;
         }
-        let since = taken - self.progress.checkpointed;
-        let is_time = (self.options.checkpoint_every).is_some_and(|n| since >= n);
-        let keeps = is_time && state.is_between_steps();
-        if keeps || self.options.check_replicas {
+        if self.options.check_replicas {
             self.check_replicas(state)?;
-        }
-        if keeps {
-            self.checkpoint(state, self.timer.running())?;
         }
         if last {
             self.progress.bar.test();
@@ -394,7 +403,7 @@ impl Run {
                     "the loss is {loss} in step {step} (epoch {epoch}, lr {:?}); try a smaller \
                      --lr{}",
                     self.lr,
-                    self.record.has_kept()
+                    self.has_kept()
                 );
             }
         }
@@ -403,10 +412,10 @@ impl Run {
 
     /// Names what is trained, of which every number has to be finite.
     fn named_finite(&self, state: &impl TrainState) -> Result<Vec<(String, Tensor)>> {
-        let tensors = self.record.named(state.tensors()?);
+        let tensors = state.tensors(&self.names)?;
         for (name, tensor) in &tensors {
             let finite = weights::check_finite(name, tensor);
-            let (step, lr, kept) = (self.progress.taken, self.lr, self.record.has_kept());
+            let (step, lr, kept) = (self.progress.taken, self.lr, self.has_kept());
             finite.map_err(|error| {
                 anyhow!("after step {step}, at lr {lr:?}: {error}; try a smaller --lr{kept}")
             })?;
@@ -417,33 +426,32 @@ impl Run {
     /// A loss that is no number says more than replicas which differ after it.
     fn check_replicas(&mut self, state: &impl TrainState) -> Result<()> {
         self.read_losses()?;
-        let (step, kept) = (self.progress.taken, self.record.has_kept());
-        let agree = state.check_replicas(&self.record.names);
+        let (step, kept) = (self.progress.taken, self.has_kept());
+        let agree = state.check_replicas(&self.names);
         agree.map_err(|error| anyhow!("after step {step}: {error:#}{kept}"))
     }
 
-    /// Keeps a checkpoint where `--out` asks for it, of replicas that agree. All processes come here, one writes.
-    fn checkpoint(&mut self, state: &impl TrainState, seconds: f64) -> Result<()> {
-        if self.options.folder().is_none() {
-            return Ok(());
+    /// Where an error leaves the reader.
+    pub fn has_kept(&self) -> String {
+        match self.record.path().zip(self.progress.checkpoint) {
+            Some((folder, step)) => {
+                format!("; {} holds the checkpoint of step {step}", folder.display())
+            }
+            None => String::new(),
         }
-        let mut tensors = self.named_finite(state)?;
-        tensors.extend(state.extra_state()?);
-        self.progress.checkpointed = self.progress.taken;
-        self.record.checkpoint(seconds, &tensors)
     }
 
     /// Tells of an epoch's end, the test accuracy after it, and what is trained; prints its line.
     ///
-    /// An epoch that Ctrl-C cut short is not counted: its accuracy is of no meaning.
+    /// An epoch that Ctrl-C cut short is not counted, because its accuracy has no meaning: then it returns false.
     ///
     /// # Errors
     /// If the replicas differ, the loss is no finite number any more, or the folder of the run was moved.
-    pub fn epoch(&mut self, test_acc: f64, state: &impl TrainState) -> Result<()> {
+    pub fn epoch(&mut self, test_acc: f64, state: &impl TrainState) -> Result<bool> {
         self.read_losses()?;
         self.progress.bar.clear();
         if interrupted() {
-            return Ok(());
+            return Ok(false);
         }
         self.check_replicas(state)?;
         let epoch = Epoch {
@@ -460,9 +468,8 @@ impl Run {
             self.record.sizes.train as f64 / epoch.seconds
         ));
         self.record.epoch(epoch)?;
-        self.checkpoint(state, 0.0)?;
         self.begin_epoch();
-        Ok(())
+        Ok(true)
     }
 
     /// The accuracy of an evaluation; NaN in place of an error if Ctrl-C has ended the run, because then the data iterator
@@ -485,13 +492,6 @@ impl Run {
     pub fn finish(mut self, state: &impl TrainState) -> Result<Summary> {
         self.progress.bar.clear();
         let completed = self.completed();
-        let is_new =
-            completed < self.options.epochs && self.progress.taken > self.progress.checkpointed;
-        if is_new && state.is_between_steps() {
-            self.check_replicas(state)?;
-            let seconds = self.timer.times().get(completed).copied();
-            self.checkpoint(state, seconds.unwrap_or(0.0))?;
-        }
         let model = self.named_finite(state)?;
         let written = self.record.finish(&model);
         self.progress.trace = None; // which writes it
@@ -507,13 +507,15 @@ impl Run {
     }
 
     fn print_end(&self, summary: &Summary) -> Result<()> {
-        let (step, kept) = (self.record.lines.losses.len(), self.record.kept);
+        let step = self.record.lines.losses.len();
         let completed = self.completed();
         if completed < self.options.epochs {
             let folder = self.record.path().map(quoted);
-            let go_on = match folder {
-                Some(folder) if kept == step => format!("; continue with --resume {folder}"),
-                Some(folder) => format!("; --resume {folder} continues after step {kept}"),
+            let go_on = match folder.zip(self.progress.checkpoint) {
+                Some((folder, kept)) if kept == step => {
+                    format!("; continue with --resume {folder}")
+                }
+                Some((folder, kept)) => format!("; --resume {folder} continues after step {kept}"),
                 None => String::new(),
             };
             let (epoch, all) = (completed + 1, self.options.epochs);

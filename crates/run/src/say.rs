@@ -60,7 +60,7 @@ pub fn say(line: fmt::Arguments<'_>) {
 }
 
 /// Prints a line of something that went wrong and does not end the run.
-pub(crate) fn warn(line: fmt::Arguments<'_>) {
+pub fn warn(line: fmt::Arguments<'_>) {
     if !is_quiet() {
         let line = one_line(line);
         above_the_bar(|_| writeln!(std::io::stderr(), "warning: {line}"));

@@ -1,4 +1,4 @@
-//! The state of what a run trains, as its checkpoints and its checks see it.
+//! The state of what a run trains, as its record and its checks see it.
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -6,32 +6,19 @@ use d2l::Param;
 use devices::device_name;
 use training::compare;
 
-/// A network in training, on one device or several. [`Run`](crate::Run) is told of it after every step: it is what
-/// checkpoints keep, and what has to be the same on all devices.
+/// A network in training, on one device or several. [`Run`](crate::Run) is told of it after every step: its parameters
+/// have to be the same on all devices.
 ///
 /// The book's `device_params`, a copy of the parameters for each device, is one. Where several processes train
 /// together, all make the same calls.
 pub trait TrainState {
-    /// The tensors of [`Run::init`](crate::Run::init), in its order, as they are now on the first device.
+    /// The tensors as they are now on the first device, by name; `names` are those of [`Run::init`](crate::Run::init).
     ///
     /// # Errors
     /// If a device fails.
-    fn tensors(&self) -> Result<Vec<Tensor>>;
+    fn tensors(&self, names: &[String]) -> Result<Vec<(String, Tensor)>>;
 
-    /// What else the next steps depend on, by name, such as momentum.
-    ///
-    /// # Errors
-    /// If a device fails.
-    fn extra_state(&self) -> Result<Vec<(String, Tensor)>> {
-        Ok(Vec::new())
-    }
-
-    /// Whether each minibatch has become a part of a step, and none waits for others.
-    fn is_between_steps(&self) -> bool {
-        true
-    }
-
-    /// Compares the parameters on all devices, bit by bit; `names` are their names.
+    /// Compares the parameters on all devices, bit by bit; `names` are those of [`Run::init`](crate::Run::init).
     ///
     /// # Errors
     /// Names the first parameter that differs, with index, devices and both values.
@@ -39,9 +26,10 @@ pub trait TrainState {
 }
 
 impl TrainState for Vec<Vec<Param>> {
-    fn tensors(&self) -> Result<Vec<Tensor>> {
+    fn tensors(&self, names: &[String]) -> Result<Vec<(String, Tensor)>> {
         let first = self.first().into_iter().flatten();
-        Ok(first.map(|param| param.detach()).collect())
+        let tensors = first.map(|param| param.detach());
+        Ok(names.iter().cloned().zip(tensors).collect())
     }
 
     fn check_replicas(&self, names: &[String]) -> Result<()> {

@@ -231,7 +231,7 @@ pub fn train_batch(
 pub fn train(options: &Options) -> anyhow::Result<Summary> {
     // Devices, data, timer and curve, as the options say
     let mut run = Run::start(options, &BOOK)?;
-    // New parameters, or those of --init or --resume
+    // New parameters, or those of --init
     let names = NAMES.map(str::to_owned).into_iter();
     let params = run.init(names.zip(init_params(options.seed)?))?;
     let (devices, lr) = (run.devices.clone(), run.lr);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Device, Result, Tensor};
-use devices::{Context, bail, ensure, find};
+use devices::{Context, bail, ensure, find, message};
 use training::{Checkpoint, CheckpointError, weights};
 
 use super::another_run::{another_run, other_settings};
@@ -76,7 +76,7 @@ pub(super) fn collect(
 ) -> Result<Checkpoint> {
     net.check_replicas()?;
     let network = net.state_dict()?;
-    weights::check_all_finite(&network)?;
+    weights::check_all_finite(&network).map_err(diverged)?;
     let mut tensors: BTreeMap<String, Tensor> = network.into_iter().collect();
     for (i, trainer) in trainers.iter().enumerate() {
         let prefix = of_trainer(i);
@@ -109,6 +109,13 @@ pub(super) fn collect(
         texts: texts.collect(),
         tensors,
     })
+}
+
+/// The error of a parameter that is NaN or infinite.
+pub(super) fn diverged(error: candle_core::Error) -> candle_core::Error {
+    message(format!(
+        "{error}; try a smaller learning rate, or clip_norm"
+    ))
 }
 
 /// What of a checkpoint the trainers and their network take up.
@@ -149,7 +156,7 @@ fn checked(
     {
         return Err(other_settings(path, &this, &other)); // another number of trainers
     }
-    let own = take_prefix(&mut tensors, OWN);
+    let own = take_own(&mut tensors);
     let states: Vec<BTreeMap<String, Tensor>> = (0..trainers.len())
         .map(|i| take_prefix(&mut tensors, &of_trainer(i)))
         .collect();
@@ -233,6 +240,11 @@ fn of_another_version(begun_by: &str) -> Option<String> {
              the last digits"
         )
     })
+}
+
+/// The tensors of one's own of a checkpoint.
+pub(super) fn take_own(tensors: &mut BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
+    take_prefix(tensors, OWN)
 }
 
 /// The tensors whose names begin with `prefix`, without it.

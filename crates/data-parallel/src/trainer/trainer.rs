@@ -48,6 +48,8 @@ pub struct Trainer {
     /// Whether numbers that are not finite are errors.
     pub(crate) checks_numbers: bool,
     pub(crate) losses: Losses,
+    /// Lines of the program's own on which the result depends.
+    depends_on: Vec<String>,
     /// This process wants to stop.
     pub(crate) wants_to_stop: Option<Arc<AtomicBool>>,
     /// What others see of this trainer.
@@ -181,6 +183,7 @@ impl Trainer {
             checks_gradients: true,
             checks_numbers: true,
             losses: Losses::default(),
+            depends_on: Vec::new(),
             wants_to_stop: None,
             flags: Flags::default(),
             steps: 0,
@@ -243,6 +246,14 @@ impl Trainer {
         self
     }
 
+    /// Adds lines to [`settings`](Self::settings): on what else the result depends, such as a checksum of the data. A
+    /// checkpoint of a run with other lines is refused, and so are processes that train together with other lines. The
+    /// first word of a line is its name.
+    pub fn depends_on(mut self, lines: &str) -> Self {
+        self.depends_on.extend(lines.lines().map(str::to_owned));
+        self
+    }
+
     /// Whether the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
     /// the network and in the loss with finite differences, as [`functional::GradientChecks`] does. A wrong gradient is an
     /// error, except of a frozen parameter. Default: true.
@@ -258,7 +269,7 @@ impl Trainer {
     /// On the CPU they are one in `x` and `y`, in the loss, in the sums of the gradients, and in running statistics: the
     /// step is not taken. On a GPU they are one in a loss, up to 256 steps after its step, so that the host does not wait
     /// for the GPU in every step.
-    pub fn check_losses(self, checks: bool) -> Self {
+    pub fn check_numbers(self, checks: bool) -> Self {
         Self {
             checks_numbers: checks,
             ..self
@@ -411,14 +422,14 @@ impl Trainer {
             None => "examples",
             Some(_) => "counts of the program",
         };
-        let lines = [
+        let own = [
             format!("optimizer {:?}", rule.optimizer),
             format!("accumulate {}", self.accumulate),
             format!("clip-norm {:?}", rule.max_norm),
             format!("rates {rates:?}"),
             format!("mean-over {mean_over}"),
         ];
-        lines.join("\n")
+        [&own[..], &self.depends_on].concat().join("\n")
     }
 
     /// Sets the learning rate of the steps that follow, which [`state_dict`](Self::state_dict) has too. The optimizer state

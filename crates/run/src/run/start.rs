@@ -1,6 +1,7 @@
 //! What a run needs before its first step: devices, data, and options that fit them.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -203,6 +204,43 @@ pub(super) fn with_cuda(process: Process, book: &Book, k: usize) -> String {
     )
 }
 
+/// What the result of a run depends on, a line each. In which processes the replicas are is not a setting.
+pub(super) fn settings_of(chosen: &Chosen, options: &Options) -> String {
+    let (precision, deterministic) = (options.precision, options.deterministic);
+    let device = if chosen.devices[0].is_cpu() {
+        "cpu".to_owned()
+    } else {
+        format!("cuda, {precision:?}, deterministic: {deterministic}").to_lowercase()
+    };
+    let init = options.init.as_deref().map(Path::display);
+    let init = init.map_or("random".to_owned(), |file| file.to_string());
+    let order = if options.no_shuffle {
+        "as in the file"
+    } else {
+        "shuffled"
+    };
+    let drawn = if chosen.data.source.is_synthetic {
+        "synthetic "
+    } else {
+        ""
+    };
+    let [train, test] = [&chosen.data.train, &chosen.data.test].map(|split| split.checksum());
+    let lines = [
+        format!("network {}", chosen.network),
+        format!("gpus {}", chosen.replicas),
+        format!("arithmetic {device}"),
+        format!("batch {}", chosen.sizes.batch),
+        format!("lr {}", chosen.lr),
+        format!("data-seed {}", options.seed),
+        format!("init {init}"),
+        format!("training-examples {}", chosen.sizes.train),
+        format!("test-examples {}", chosen.sizes.test),
+        format!("data-order {order}"),
+        format!("images {drawn}{} {train:08x} {test:08x}", options.dataset),
+    ];
+    lines.join("\n")
+}
+
 /// The command line to keep. It says how many replicas there are, so the run can go on in other processes.
 pub(super) fn arguments(options: &Options, k: usize) -> Vec<String> {
     let mut words = options.arguments.clone();
@@ -271,19 +309,19 @@ fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
 
 /// What can be said of the files that were named without reading them.
 pub(super) fn check_paths(options: &Options) -> Result<()> {
-    // what --init had is in the checkpoint
-    if let (Some(file), None) = (&options.init, &options.resume) {
+    // what --init had is in the checkpoint of a run that goes on
+    if let Some(file) = options.init.as_ref().filter(|_| !options.goes_on) {
         let found = fs::metadata(file).and_then(|found| check_is_file(&found));
         found.with_context(|| format!("--init {}", file.display()))?;
     }
     if is_quiet() {
         return Ok(());
     }
-    if let (Some(folder), None) = (&options.out, &options.resume) {
+    if let Some(folder) = options.out.as_ref().filter(|_| !options.goes_on) {
         Record::check(folder, options.overwrite)?;
     }
     match &options.trace {
-        Some(file) => Trace::check(file, options.folder(), options.overwrite),
+        Some(file) => Trace::check(file, options.out.as_deref(), options.overwrite),
         None => Ok(()),
     }
 }
