@@ -42,6 +42,10 @@ enum Bench {
     Cores(bench::cores::CoresOptions),
     /// All-reduce on the CPU: every algorithm, x += 1, Open MPI
     Allreduce(bench::allreduce::AllReduceOptions),
+    /// A checkpoint, compared with the steps between two
+    Checkpoints(bench::checkpoints::CheckpointOptions),
+    /// The check of gradients, compared with a step
+    Checks,
 }
 
 fn main() -> ExitCode {
@@ -49,6 +53,8 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
         Command::Bench(Bench::Cores(options)) => bench::cores::cores(&options),
         Command::Bench(Bench::Allreduce(options)) => bench::allreduce::allreduce(&options),
+        Command::Bench(Bench::Checkpoints(options)) => bench::checkpoints::checkpoints(&options),
+        Command::Bench(Bench::Checks) => bench::checks::checks(),
         Command::GpuCheck(options) => gpu::check(&options),
         Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),

@@ -5,6 +5,8 @@
 //! and its threads are its own. Only one of them works at a time.
 
 pub mod allreduce;
+pub mod checkpoints;
+pub mod checks;
 pub mod contender;
 pub mod cores;
 mod losses;

@@ -73,12 +73,6 @@ pub fn with_step(
 /// # Errors
 /// If the network cannot be made.
 pub fn parameters(network: Network) -> Result<usize> {
-    if network == Network::Lenet {
-        return Ok(scratch::init_params(0)?
-            .iter()
-            .map(Tensor::elem_count)
-            .sum());
-    }
     let device = devices_of_kind(DeviceKind::Cpu, Some(1))?;
     let net = DataParallel::new(&device, Initializer::Layers, 0, move |vb| {
         layers(network, vb)

@@ -1,6 +1,7 @@
 //! What a row of a table says about a list of times.
 
 use std::fmt;
+use std::time::Instant;
 
 /// The middle, the smallest and the largest of some numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +38,16 @@ impl fmt::Display for Summary {
         let [median, min, max] = [self.median, self.min, self.max].map(short);
         write!(f, "{median} ({min} – {max})")
     }
+}
+
+/// The milliseconds that some work takes.
+///
+/// # Errors
+/// If it fails.
+pub fn milliseconds<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<f64, E> {
+    let start = Instant::now();
+    work()?;
+    Ok(1e3 * start.elapsed().as_secs_f64())
 }
 
 /// A number with three digits that count.
