@@ -81,7 +81,8 @@ fn resnet20(vb: VarBuilder<'_>) -> Result<Sequential> {
     for channels in [16, 32, 64] {
         for i in 0..3 {
             let shrinks = channels != inputs;
-            let (strides, vb) = (1 + usize::from(shrinks), vb.pp(channels).pp(i));
+            let strides = if shrinks { 2 } else { 1 };
+            let vb = vb.pp(channels).pp(i);
             net = net.add(Residual::new(inputs, channels, shrinks, strides, vb)?);
             inputs = channels;
         }

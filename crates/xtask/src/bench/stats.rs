@@ -1,4 +1,4 @@
-//! What a row of a table says about a list of times.
+//! A list of times as a row of a table shows it.
 
 use std::fmt;
 use std::time::Instant;
@@ -12,7 +12,7 @@ pub struct Summary {
     pub min: f64,
     /// The largest.
     pub max: f64,
-    /// How many there are.
+    /// The number of them.
     pub count: usize,
 }
 
@@ -22,9 +22,10 @@ impl Summary {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len();
-        let (low, high) = (sorted[(count - 1) / 2], sorted[count / 2]);
+        // of an even number, two are in the middle
+        let middle = sorted[(count - 1) / 2] + sorted[count / 2];
         Self {
-            median: (low + high) / 2.0,
+            median: middle / 2.0,
             min: sorted[0],
             max: sorted[count - 1],
             count,
