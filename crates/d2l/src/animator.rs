@@ -224,7 +224,7 @@ impl Animator {
         low - 0.08 * length..high + 0.08 * length
     }
 
-    /// The picture for those who do not see it: each curve with its first and its last value.
+    /// The text for screen readers: each curve with its first and its last value.
     fn words(&self) -> String {
         let point = |(x, y): (&f64, &f64)| format!("{y:.3} at {}", number(x));
         let mut curves = Vec::new();
