@@ -28,9 +28,9 @@ use crate::statistics::Statistics;
 /// The network is initialized on these devices and nowhere else:
 ///
 /// ```
-/// use data_parallel::{DataParallel, Initializer, layers::Linear};
+/// use data_parallel::prelude::*;
 ///
-/// let devices = devices::devices(2)?;
+/// let devices = devices(2)?;
 /// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| Linear::new(784, 10, vb))?;
 /// assert_eq!(net.num_parameters(), 7850);
 /// let weight = [net.parameter("weight", 0)?, net.parameter("weight", 1)?];
@@ -203,9 +203,8 @@ impl DataParallel {
     /// of this process compute them.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
-    /// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    /// # use data_parallel::prelude::*;
+    /// let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| {
     ///     Linear::new(3, 2, vb)
     /// })?;
     /// let y_hat = net.forward(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
@@ -235,9 +234,8 @@ impl DataParallel {
     /// left out.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
-    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    /// # use data_parallel::prelude::*;
+    /// # let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| {
     /// #     Linear::new(3, 2, vb)
     /// # })?;
     /// let y_hat = net.forward_shards(&Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
@@ -294,9 +292,8 @@ impl DataParallel {
     /// this. What batch norms count (`num_batches_tracked`) may be missing, or too much.
     ///
     /// ```
-    /// # use candle_core::Tensor;
-    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
-    /// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+    /// # use data_parallel::prelude::*;
+    /// let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| {
     ///     Linear::new(2, 1, vb.pp("fc"))
     /// })?;
     /// let mut state = net.state_dict()?;
@@ -332,9 +329,9 @@ impl DataParallel {
     /// Writes parameters and buffers to a safetensors file, under PyTorch's names.
     ///
     /// ```
-    /// # use data_parallel::{DataParallel, Initializer, layers::Linear};
+    /// # use data_parallel::prelude::*;
     /// let net = |seed| {
-    ///     let devices = devices::devices(2)?;
+    ///     let devices = devices(2)?;
     ///     DataParallel::new(&devices, Initializer::Normal(0.01), seed, |vb| Linear::new(2, 1, vb))
     /// };
     /// let (folder, first, second) = (tempfile::tempdir()?, net(0)?, net(1)?);
@@ -412,10 +409,8 @@ impl DataParallel {
     /// process that is alone it is all of it; data that is cut already stays as it is.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy, layers::Linear};
-    /// # use training::DataIter;
-    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| Linear::new(3, 2, vb))?;
+    /// # use data_parallel::prelude::*;
+    /// # let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| Linear::new(3, 2, vb))?;
     /// # let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones(5, DType::U32, &Device::Cpu)?);
     /// let test_iter = net.part(DataIter::of_tensors(&x, &y, 2, None)?);
     /// let accuracy = evaluate_accuracy(&net, &test_iter)?; // over the parts of all processes

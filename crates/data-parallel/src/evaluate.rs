@@ -14,10 +14,8 @@ use crate::data_parallel::DataParallel;
 /// processes each evaluates its part of each minibatch of a [`DataIter`](training::DataIter).
 ///
 /// ```
-/// # use data_parallel::{DataParallel, Initializer, evaluate_accuracy, layers::Linear};
-/// # use candle_core::{DType, Device, Tensor};
-/// # use training::DataIter;
-/// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+/// # use data_parallel::prelude::*;
+/// let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| {
 ///     Linear::new(3, 2, vb)
 /// })?;
 /// let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones(5, DType::U32, &Device::Cpu)?);
@@ -47,10 +45,8 @@ pub fn evaluate_accuracy(
 /// targets of each shard. [`predict`](crate::predict) returns the outputs themselves.
 ///
 /// ```
-/// # use candle_core::{DType, Device, Tensor};
-/// # use data_parallel::{DataParallel, Initializer, evaluate, layers::Linear};
-/// # use training::DataIter;
-/// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+/// # use data_parallel::prelude::*;
+/// let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| {
 ///     Linear::new(3, 1, vb)
 /// })?;
 /// let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::ones((5, 1), DType::F32, &Device::Cpu)?);

@@ -19,10 +19,8 @@ use crate::replica::Replica;
 /// part of each minibatch.
 ///
 /// ```
-/// # use candle_core::{DType, Device, Tensor};
-/// # use data_parallel::{DataParallel, Initializer, layers::Linear, predict};
-/// # use training::DataIter;
-/// let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.01), 0, |vb| {
+/// # use data_parallel::prelude::*;
+/// let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| {
 ///     Linear::new(3, 2, vb)
 /// })?;
 /// let (x, y) = (Tensor::ones((5, 3), DType::F32, &Device::Cpu)?, Tensor::arange(0u32, 5, &Device::Cpu)?);

@@ -11,7 +11,7 @@ use collective::{Algorithm, GroupOptions};
 /// [`DataParallel::with`](crate::DataParallel::with).
 ///
 /// ```
-/// use data_parallel::{Algorithm, Replication};
+/// use data_parallel::{Algorithm, prelude::*};
 /// let ring = Replication { allreduce: Algorithm::Ring, ..Replication::default() };
 /// assert!(ring.overlap);
 /// ```

@@ -64,9 +64,7 @@ impl Conv2d {
     /// A square kernel with a bias. Default: stride 1, no padding.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use functional::{Network, Value};
-    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use data_parallel::prelude::*;
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let conv = data_parallel::layers::Conv2d::new(1, 64, 3, vb)?.padding(1).stride(2);
@@ -83,9 +81,7 @@ impl Conv2d {
     /// rows there: pad such an input itself.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use functional::{Network, Value};
-    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use data_parallel::prelude::*;
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let conv = data_parallel::layers::Conv2d::rectangular(8, 16, [1, 5], vb)?;
@@ -162,9 +158,7 @@ impl Linear {
     /// A layer with a bias.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use functional::{Network, Value};
-    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use data_parallel::prelude::*;
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let fc = data_parallel::layers::Linear::new(512, 10, vb)?;
@@ -210,9 +204,7 @@ impl BatchNorm2d {
     /// A layer with scale one and shift zero.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use functional::{Network, Value};
-    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use data_parallel::prelude::*;
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let bn = data_parallel::layers::BatchNorm2d::new(64, vb)?;

@@ -25,8 +25,7 @@ impl MaxPool2d {
     /// Square windows side by side. [`stride`](Self::stride) changes the stride.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use functional::{Network, Value};
+    /// # use data_parallel::prelude::*;
     /// let pool = data_parallel::layers::MaxPool2d::new(3).stride(2);
     /// let x = Value::new(&Tensor::zeros((4, 28, 28, 6), DType::F32, &Device::Cpu)?)?;
     /// assert_eq!(pool.forward(&x, true)?.dims(), [4, 13, 13, 6]);

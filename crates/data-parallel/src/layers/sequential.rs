@@ -6,11 +6,9 @@ use functional::{Network, Value};
 /// Layers, each of which gets the output of the one before: PyTorch's `nn.Sequential`. The first one gets all inputs.
 ///
 /// ```
-/// # use candle_core::{DType, Device, Tensor};
-/// use data_parallel::layers::{Conv2d, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential};
-/// use data_parallel::{DataParallel, Initializer};
+/// use data_parallel::prelude::*;
 ///
-/// let devices = devices::devices(2)?;
+/// let devices = devices(2)?;
 /// let net = DataParallel::new(&devices, Initializer::Layers, 0, |vb| {
 ///     Ok(Sequential::new()
 ///         .add(Nhwc) // images (B, 1, 28, 28)

@@ -18,9 +18,7 @@ impl LayerNorm {
     /// A layer with scale one and shift zero; ε is what PyTorch has, 1e-5.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use candle_nn::{VarBuilder, VarMap};
-    /// # use functional::{Network, Value};
+    /// # use data_parallel::prelude::*;
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let norm = data_parallel::layers::LayerNorm::new(2, vb)?;
@@ -57,9 +55,7 @@ impl Embedding {
     /// PyTorch's.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use candle_nn::{VarBuilder, VarMap};
-    /// # use functional::{Network, Value};
+    /// # use data_parallel::prelude::*;
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let embedding = data_parallel::layers::Embedding::new(128, 64, vb)?;

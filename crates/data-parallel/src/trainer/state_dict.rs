@@ -56,13 +56,12 @@ impl Trainer {
     /// well. In several processes all call this.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use data_parallel::{AdamW, DataParallel, Initializer, Trainer, layers::Linear};
-    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// # use data_parallel::prelude::*;
+    /// # let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.1), 0, |vb| {
     /// #     Linear::new(3, 2, vb)
     /// # })?;
     /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
-    /// let trainer = || Trainer::new(&net, functional::cross_entropy, AdamW::default());
+    /// let trainer = || Trainer::new(&net, cross_entropy, AdamW::default());
     /// let mut first = trainer();
     /// first.step(&x, &y)?;
     /// let (network, state) = (net.state_dict()?, first.state_dict()?); // a checkpoint

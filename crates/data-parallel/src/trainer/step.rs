@@ -66,14 +66,13 @@ impl Trainer {
     /// other half, which sums them over the replicas and takes the step with all of them.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
-    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// # use data_parallel::prelude::*;
+    /// # let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.1), 0, |vb| {
     /// #     Linear::new(3, 2, vb)
     /// # })?;
     /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
     /// let weight = || candle_core::Result::Ok(net.parameter("weight", 0)?.to_vec2::<f32>()?);
-    /// let (before, mut trainer) = (weight()?, Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1)));
+    /// let (before, mut trainer) = (weight()?, Trainer::new(&net, cross_entropy, Sgd::new(0.1)));
     /// trainer.backward(&x, &y)?;
     /// assert_eq!(weight()?, before);
     /// trainer.flush()?;

@@ -21,14 +21,13 @@ use crate::update_rule::UpdateRule;
 /// optimizers of a GAN do: [`Trainer::with`].
 ///
 /// ```
-/// use candle_core::{DType, Device, Tensor};
-/// use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
+/// use data_parallel::prelude::*;
 ///
-/// let devices = devices::devices(2)?;
+/// let devices = devices(2)?;
 /// let net = DataParallel::new(&devices, Initializer::Normal(0.1), 0, |vb| {
 ///     Linear::new(3, 2, vb)
 /// })?;
-/// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.5));
+/// let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.5));
 /// let x = Tensor::ones((5, 3), DType::F32, &Device::Cpu)?; // three examples and two
 /// let y = Tensor::zeros(5, DType::U32, &Device::Cpu)?;
 /// let before = trainer.step(&x, &y)?.loss.mean()?;
@@ -307,11 +306,11 @@ impl Trainer {
     /// checked either. Of a layer below which nothing is trained, backward is not computed. Running statistics of batch norms move all the same.
     ///
     /// ```
-    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
-    /// # let net = DataParallel::new(&devices::devices(1)?, Initializer::Layers, 0, |vb| {
+    /// # use data_parallel::prelude::*;
+    /// # let net = DataParallel::new(&devices(1)?, Initializer::Layers, 0, |vb| {
     /// #     Linear::new(3, 2, vb.pp("last"))
     /// # })?;
-    /// let trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
+    /// let trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     /// // only the last layer learns
     /// let trainer = trainer.rate("", 0.0)?.rate("last", 1.0)?;
     /// assert!(trainer.rate("lst", 1.0).is_err());
@@ -436,13 +435,12 @@ impl Trainer {
     /// stays.
     ///
     /// ```
-    /// # use candle_core::{DType, Device, Tensor};
-    /// # use data_parallel::{DataParallel, Initializer, Sgd, Trainer, layers::Linear};
-    /// # let net = DataParallel::new(&devices::devices(2)?, Initializer::Normal(0.1), 0, |vb| {
+    /// # use data_parallel::prelude::*;
+    /// # let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.1), 0, |vb| {
     /// #     Linear::new(3, 2, vb)
     /// # })?;
     /// # let (x, y) = (Tensor::ones((4, 3), DType::F32, &Device::Cpu)?, Tensor::zeros(4, DType::U32, &Device::Cpu)?);
-    /// let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
+    /// let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     /// for step in 0..100 {
     ///     trainer.set_lr(0.1 * (1.0 - f64::from(step) / 100.0)); // falls to 0
     ///     trainer.step(&x, &y)?;
