@@ -42,7 +42,7 @@ fn the_trainer_refuses_a_wrong_gradient_unless_told() -> Result<()> {
     let net = || DataParallel::new(&cpus(2), Initializer::Layers, 0, pooled);
     let error = Trainer::new(&net()?, cross_entropy, Sgd::new(0.1)).step(&x, &y);
     let error = format!("{:#}", error.expect_err("a quarter of the gradient"));
-    has(&error, "candle (tests/claims/layers_train_right.rs:")?;
+    has(&error, concat!("candle (", file!(), ":"))?;
     has(&error, "0.25 times")?;
     has(&error, "The page \"What trains in candle\" says")?;
     has(&error, "check_gradients(false)")?;
@@ -81,7 +81,7 @@ fn a_wrong_gradient_in_a_loss_is_refused() -> Result<()> {
     }
     let fused = |y_hat: &Value, y: &Tensor| focal(y_hat, y, ops::softmax_last_dim);
     let mut trainer = Trainer::new(&net()?, fused, Sgd::new(0.1));
-    let words = "candle (tests/claims/layers_train_right.rs:";
+    let words = concat!("candle (", file!(), ":");
     says(words, trainer.step(&x, &y))?;
     says(
         "the gradient of input 0 of shape [3, 10] is wrong",
