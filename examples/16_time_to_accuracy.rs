@@ -5,7 +5,7 @@
 //! `… --width 32 --epochs 10` reaches 0.93
 
 use clap::Parser;
-use concise::{candle_nn::ops::log_softmax, prelude::*};
+use data_parallel::{candle_nn::ops::log_softmax, prelude::*};
 
 #[derive(Parser)]
 struct Args {

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use clap::Parser;
-use concise::prelude::*;
+use data_parallel::prelude::*;
 
 /// The characters that the network sees at once.
 pub const CONTEXT: usize = 32;

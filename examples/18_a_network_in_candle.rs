@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use candle_nn::VarMap;
-use concise::prelude::*;
+use data_parallel::prelude::*;
 
 /// The network of candle's MNIST example: images (B, 1, 28, 28) to the scores of ten classes, (B, 10).
 struct ConvNet {

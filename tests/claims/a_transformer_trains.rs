@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::Sequential;
-use concise::prelude::{AdamW, cross_entropy, masked_cross_entropy};
 use concise::{DataParallel, Initializer, Trainer, evaluate_accuracy_gpus};
+use data_parallel::prelude::{AdamW, cross_entropy, masked_cross_entropy};
 use functional::{Network, Value};
 
 use crate::kit::{close, cpus, formula_tensor, largest_difference, tensor_is_close, theirs};

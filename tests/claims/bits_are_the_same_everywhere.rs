@@ -5,7 +5,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use concise::devices::{InstructionSet, instruction_set};
+use data_parallel::devices::{InstructionSet, instruction_set};
 use sha2::{Digest, Sha256};
 
 use crate::kit::{command, ended, has, succeeds};

@@ -11,7 +11,8 @@ use anyhow::Context;
 use candle_core::{DType, Device, Tensor};
 use clap::{Args, Command, FromArgMatches};
 use concise::layers::Linear;
-use concise::{Checkpoints, DataParallel, Initializer, Sgd, Trainer};
+use concise::{DataParallel, Initializer, Sgd, Trainer};
+use data_parallel::Checkpoints;
 use dataset::Data;
 use run::Run;
 use tempfile::TempDir;
@@ -140,7 +141,7 @@ pub fn small_run(data: &Path, set: impl FnOnce(&mut run::Options)) -> anyhow::Re
         gpus: Some(1),
         epochs: 3,
         data: Some(Data::Dir(data.into())),
-        device: concise::devices::DeviceKind::Cpu,
+        device: data_parallel::devices::DeviceKind::Cpu,
         threads: Some(1),
         ..run::Options::default()
     };
@@ -201,7 +202,7 @@ fn parsed<'a, O: Args + FromArgMatches>(
 /// Nothing is trained, and nothing is written.
 fn without_a_folder(options: &mut run::Options) {
     options.data = Some(Data::Dir("/no/such/folder".into()));
-    options.device = concise::devices::DeviceKind::Cpu;
+    options.device = data_parallel::devices::DeviceKind::Cpu;
     (options.out, options.trace, options.init) = (None, None, None);
 }
 

@@ -1,5 +1,6 @@
 //! The house stands as ARCHITECTURE.md says: its invariants, read from the source.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ trials![
     scratch_is_plain,
     scratch_is_no_longer_than_the_page,
     the_training_of_concise_is_a_page,
+    each_public_name_of_the_library_has_a_page,
     what_is_not_tested_has_no_tests,
     unsafe_stands_only_where_it_may_and_says_why,
     functional_knows_no_network_and_collective_no_gradient,
@@ -184,6 +186,103 @@ fn the_training_of_concise_is_a_page() -> Result<()> {
     ensure!(count <= 30, "train has {count} lines");
     let words = ["Disagreement", "abort", "into_inner", "std::"];
     has_none("concise::train", &text, &words)
+}
+
+/// The names that a program can import from `data-parallel`: those of its root and of its prelude, beside candle's.
+const SURFACE: &str = "
+    AdamW Algorithm AvgPool2d Batch BatchNorm2d Checkpoints Conv2d Count DataIter DataParallel Dropout Embedding Epoch
+    Error Examples Flatten Gelu GlobalAvgPool2d Initializer LayerNorm Linear Link MaxPool2d Minibatches Network Nhwc
+    Optimizer Place Processes ReduceOn Relu Replication Result Sequential Sgd Slice Step Trainer Value World
+    binary_cross_entropy candle candle_fn check_gradients cross_entropy devices evaluate evaluate_accuracy example_rng
+    launch layers masked_cross_entropy network_fn normal predict prelude rng schedule squared_error uniform";
+/// They stand in signatures alone: of `mean_over`, of `World::new`, of a field of `Replication`.
+const IN_SIGNATURES: [&str; 3] = ["Count", "Place", "ReduceOn"];
+
+/// A name is public for ever. So each stands on a page or in an example, and another one is added on purpose.
+fn each_public_name_of_the_library_has_a_page() -> Result<()> {
+    let expected: BTreeSet<&str> = SURFACE.split_whitespace().collect();
+    ensure!(expected.len() <= 60, "{} names", expected.len());
+    let of_candle = [
+        "DType",
+        "Device",
+        "Init",
+        "Module",
+        "ModuleT",
+        "Tensor",
+        "Var",
+        "VarBuilder",
+        "candle_core",
+        "candle_nn",
+    ];
+    let mut found = BTreeSet::new();
+    for file in ["lib.rs", "prelude.rs"] {
+        let text = fs::read_to_string(root().join(src("data-parallel")).join(file))?;
+        let shown = code(&text).replace("#[doc(hidden)]\npub use", "hidden");
+        for statement in shown.split(';') {
+            if let Some((_, module)) = statement.split_once("pub mod ") {
+                found.insert(module.to_owned());
+            }
+            if let Some((_, paths)) = statement.split_once("pub use ") {
+                found.extend(imported(paths));
+            }
+        }
+    }
+    let found: BTreeSet<&str> = found
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !of_candle.contains(name))
+        .collect();
+    let differ: Vec<_> = found.symmetric_difference(&expected).collect();
+    ensure!(
+        differ.is_empty(),
+        "not in SURFACE, or there alone: {differ:?}"
+    );
+    let mut pages = fs::read_to_string(root().join("crates/data-parallel/README.md"))?;
+    for entry in fs::read_dir(root().join("notebooks-md"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "md") {
+            pages += &fs::read_to_string(path)?;
+        }
+    }
+    pages += &all_of("examples")?;
+    let words: BTreeSet<&str> = pages
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    let unused: Vec<_> = expected
+        .iter()
+        .filter(|name| !words.contains(*name) && !IN_SIGNATURES.contains(name))
+        .collect();
+    ensure!(
+        unused.is_empty(),
+        "on no page and in no example: {unused:?}"
+    );
+    Ok(())
+}
+
+/// The names that `use` brings: of `a::{B, c::D}` they are B and D, and a of `a::{self}`.
+fn imported(paths: &str) -> Vec<String> {
+    let paths = paths.trim();
+    let Some((before, inside)) = paths.split_once('{') else {
+        return paths
+            .rsplit("::")
+            .next()
+            .map(str::to_owned)
+            .into_iter()
+            .collect();
+    };
+    let module = before
+        .trim_end_matches("::")
+        .rsplit("::")
+        .next()
+        .unwrap_or_default();
+    let items = inside.trim_end_matches('}').split(',').map(str::trim);
+    items
+        .filter(|item| !item.is_empty())
+        .map(|item| match item.rsplit("::").next() {
+            Some("self") | None => module.to_owned(),
+            Some(name) => name.to_owned(),
+        })
+        .collect()
 }
 
 /// A target that is no test has no tests. So nothing is linked that runs none, and no test is left out.

@@ -84,7 +84,7 @@ pub fn small(gpus: usize) -> run::Options {
         data: Some(dataset::Data::Synthetic),
         limit_train: Some(50),
         limit_test: Some(20),
-        device: concise::devices::DeviceKind::Cpu,
+        device: data_parallel::devices::DeviceKind::Cpu,
         ..run::Options::default()
     }
 }

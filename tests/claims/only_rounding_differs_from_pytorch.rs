@@ -4,8 +4,8 @@
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
-use concise::devices::{InstructionSet, instruction_set};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
+use data_parallel::devices::{InstructionSet, instruction_set};
 use functional::Network;
 
 use crate::k_replicas_are_one::params;

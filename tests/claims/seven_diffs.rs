@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{Tensor, Var};
-use concise::collective::{Algorithm, GroupOptions, group};
+use data_parallel::collective::{Algorithm, GroupOptions, group};
 use functional::{AdamW, Optimizer, Sgd};
 use seven_diffs::{
     Job, Minibatch, flat, gradients_sharded, optimizer_sharded, overlap, page, parameters_sharded,

@@ -146,7 +146,7 @@ fn they_take_the_steps_of_one() -> Result<()> {
     same_runs(&out("here"), &out("there"))
 }
 
-/// With a process on each host, beside the vectors of [`SumOrder`](concise::collective::SumOrder): for each, a process
+/// With a process on each host, beside the vectors of [`SumOrder`](data_parallel::collective::SumOrder): for each, a process
 /// sends one half of the parameters to the other, and then its half of the sum.
 fn they_send_the_bytes_that_are_predicted() -> Result<()> {
     let hosts = Hosts::new()?;

@@ -17,8 +17,8 @@
 //! # anyhow::Ok(())
 //! ```
 //!
-//! The trainer, the replicas and the layers are those of the library [`data_parallel`], which this crate hands on. Here
-//! are the network and the program of the section.
+//! The trainer, the replicas and the layers are those of the library [`data_parallel`]; this crate hands on what the
+//! section uses. Here are the network and the program of the section.
 
 mod options;
 mod processes;
@@ -28,7 +28,9 @@ mod start;
 mod train;
 
 pub use data_parallel::evaluate_accuracy as evaluate_accuracy_gpus; // the book's name
-pub use data_parallel::*;
+pub use data_parallel::{
+    DataParallel, Initializer, Link, Replication, Sgd, Trainer, layers, schedule,
+};
 pub use {d2l, dataset};
 
 pub use options::{Options, ProcessGroupBackend};

@@ -22,13 +22,13 @@
 //! | you want to | use |
 //! |---|---|
 //! | train a network on several devices | [`DataParallel::new`], [`Trainer::step`]; [`layers`] or a closure |
-//! | train a network that is written in candle | [`functional::candle`], of several inputs [`functional::candle_fn`] |
-//! | find out whether a gradient is right | [`functional::check_gradients`]; a trainer does it at each new shape |
+//! | train a network that is written in candle | [`candle`](prelude::candle), of several inputs [`candle_fn`](prelude::candle_fn) |
+//! | find out whether a gradient is right | [`check_gradients`](prelude::check_gradients); a trainer does it at each new shape |
 //! | measure an accuracy, or something else | [`evaluate_accuracy`], [`evaluate`] |
 //! | look at all outputs, in order | [`predict`] |
 //! | write a loss, or an optimizer | [`Trainer::new`], [`Optimizer`] |
-//! | train on several inputs or targets, or none | [`training::Batch`], [`Trainer::with`], [`functional::network_fn`] |
-//! | take a mean over tokens, with padding | [`Trainer::mean_over`], [`functional::masked_cross_entropy`] |
+//! | train on several inputs or targets, or none | [`Batch`](prelude::Batch), [`Trainer::with`], [`network_fn`](prelude::network_fn) |
+//! | take a mean over tokens, with padding | [`Trainer::mean_over`], [`masked_cross_entropy`](prelude::masked_cross_entropy) |
 //! | train two parts in turn, as in a GAN | [`Trainer::with`], one trainer for each |
 //! | change the learning rate | [`Trainer::schedule`] with one of [`schedule`], [`Trainer::set_lr`] |
 //! | freeze a layer, or train it more slowly | [`Trainer::rate`] |
@@ -47,7 +47,7 @@
 //! other: flat buckets (diff 1), reduce-scatter and all-gather (2), overlap (3), batch norm over all replicas (4),
 //! several processes (5); and what this crate has not: sharded optimizers, gradients and parameters (6, 7).
 //!
-//! A network is any [`functional::Network`] that is built from a candle `VarBuilder`. [`DataParallel`] puts a replica of
+//! A network is any [`Network`](prelude::Network) that is built from a candle `VarBuilder`. [`DataParallel`] puts a replica of
 //! it on each device, each on a thread of its own.
 //!
 //! This crate prints nothing, and reads no option of a program. It knows no dataset.
@@ -74,7 +74,10 @@ mod trainer;
 mod update_rule;
 
 // a package needs no other name
-pub use {candle_core, candle_nn, collective, devices, functional, training};
+pub use {candle_core, candle_nn};
+// the crates below, for programs of this repository: what no page names may change
+#[doc(hidden)]
+pub use {collective, devices, functional, training};
 
 pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};

@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use concise::prelude::*;
-use concise::training::files;
+use data_parallel::prelude::*;
+use data_parallel::training::files;
 
 use super::networks::layers;
 use super::ours::minibatch;

@@ -1,8 +1,8 @@
 //! `bench checks`: the cost of the check of gradients: the first step, a step with a new shape, and a step with nothing
 //! new, beside a step without checks. The networks are candle's.
 
-use concise::candle_nn::{Conv2dConfig, conv2d, linear, ops::log_softmax};
-use concise::prelude::*;
+use data_parallel::candle_nn::{Conv2dConfig, conv2d, linear, ops::log_softmax};
+use data_parallel::prelude::*;
 
 use super::ours::minibatch;
 use super::stats::{Summary, milliseconds};

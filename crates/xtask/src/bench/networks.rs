@@ -1,7 +1,7 @@
 //! The networks of layers, as a user of the library writes them. `benches/pytorch_step.py` has the same.
 
-use concise::prelude::*;
 use concise::{Residual, resnet18};
+use data_parallel::prelude::*;
 
 use super::work::Network;
 
