@@ -91,6 +91,11 @@ pub fn weights(bytes: &[u8]) {
 /// What `--resume` reads: the bytes are the one checkpoint of a folder, with a checksum that is right, since a changed
 /// one seldom has that.
 pub fn checkpoint(bytes: &[u8]) {
+    resumed(bytes);
+}
+
+/// Whether the run went on from these bytes; if not, the error names its folder.
+pub fn resumed(bytes: &[u8]) -> bool {
     static FOLDERS: LazyLock<[TempDir; 2]> =
         LazyLock::new(|| [folder_without(""), tempfile::tempdir().expect("a folder")]);
     let [data, run] = FOLDERS.each_ref().map(TempDir::path);
@@ -106,9 +111,24 @@ pub fn checkpoint(bytes: &[u8]) {
         b"epoch,loss,test_acc,seconds\n1,2.5,0.5,0.25\n",
     );
     match goes_on(data, run) {
-        Ok(()) => {}
-        Err(error) => names(run, &error),
+        Ok(()) => true,
+        Err(error) => {
+            names(run, &error);
+            false
+        }
     }
+}
+
+/// The checkpoint of a run of three epochs on two images that has begun.
+pub fn checkpoint_of_a_run() -> anyhow::Result<Vec<u8>> {
+    let data = folder_without("");
+    let place = tempfile::tempdir()?;
+    let mut run = small_run(data.path(), |_| ())?;
+    let mut trainer = small_trainer()?;
+    let mut checkpoints = Checkpoints::begin(place.path(), false, &mut trainer)?;
+    checkpoints.own = run.kept()?;
+    checkpoints.save(&trainer)?;
+    Ok(fs::read(place.path().join("checkpoint.safetensors"))?)
 }
 
 /// Goes on with the run of three epochs in a folder, on two images: first what the library checks, then the record.
@@ -119,13 +139,16 @@ fn goes_on(data: &Path, folder: &Path) -> anyhow::Result<()> {
         options.out = Some(folder.into());
         options.goes_on = true;
     })?;
+    let checkpoints = Checkpoints::open(folder, &mut small_trainer()?)?;
+    run.go_on(folder, &checkpoints.own).with_context(here)?;
+    Ok(())
+}
+
+fn small_trainer() -> anyhow::Result<Trainer> {
     let net = DataParallel::new(&[Device::Cpu], Initializer::Layers, 0, |vb| {
         Linear::new(2, 3, vb)
     })?;
-    let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1));
-    let checkpoints = Checkpoints::open(folder, &mut trainer)?;
-    run.go_on(folder, &checkpoints.own).with_context(here)?;
-    Ok(())
+    Ok(Trainer::new(&net, functional::cross_entropy, Sgd::new(0.1)))
 }
 
 /// A run of three epochs on two images, before it begins.

@@ -27,7 +27,27 @@ fn the_corpus_is_read() -> Result<()> {
 
 /// `claims --as corpus`: a panic says which input it was last.
 pub fn replay() -> Result<()> {
-    TARGETS.into_iter().try_for_each(replay_one)
+    TARGETS.into_iter().try_for_each(replay_one)?;
+    damaged_checkpoints()
+}
+
+/// A checkpoint of today's format, of which one byte is another one, and whose checksum is right all the same.
+fn damaged_checkpoints() -> Result<()> {
+    let whole = fuzzed::checkpoint_of_a_run()?;
+    ensure!(fuzzed::resumed(&whole), "the run does not go on");
+    let places = d2l::uniform(&mut d2l::rng(0), 0.0, 1.0, (300, 2))?.to_vec2::<f32>()?;
+    for (i, place) in places.iter().enumerate() {
+        println!("damaged checkpoint {i}");
+        let mut bytes = whole.clone();
+        let at = (place[0] * bytes.len() as f32) as usize;
+        if i % 10 == 0 {
+            bytes.truncate(at);
+        } else {
+            bytes[at] = b' ' + (place[1] * 95.0) as u8;
+        }
+        fuzzed::checkpoint(&bytes);
+    }
+    Ok(())
 }
 
 fn replay_one((target, function): Target) -> Result<()> {
