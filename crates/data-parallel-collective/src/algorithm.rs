@@ -1,6 +1,9 @@
 //! The all-reduce algorithms of k members, as rounds: which member adds which values in which order, and
 //! which members get the sum. This file computes no sums: `vectors` and `tensors` do, and
 //! [`crate::cost`] predicts their time.
+//!
+//! An algorithm is data, a [`Schedule`]: rounds of sums, with their sources, order and destinations. Devices and
+//! shared memory both use it; NCCL has schedules of its own.
 
 use std::fmt;
 use std::ops::Range;

@@ -12,6 +12,12 @@
 //! The members of a group are threads of one process. With a [`ProcessGroup`], several processes have members. Where
 //! they are changes no bit of a sum: star, owner and tree add in the [same order](SumOrder) in any layout.
 //!
+//! Star adds in the order of the ranks. Owner and tree add in a tree over all ranks: 0+1, 2+3, then the pairs. Up to
+//! three members, both orders are the same. A few values, such as statistics of norms, are added in rank order. A ring
+//! works in one process only, and NCCL chooses its own order. A process sums its own members as far as the order
+//! allows. Then member 0 sums what is left over the process group, and the others copy. A process group is MPI, or one
+//! of your own.
+//!
 //! This crate handles only vectors and tensors, no gradients and no networks.
 
 // `vectors.rs` sends floats as they are in memory, and reads them as little-endian.

@@ -1,5 +1,6 @@
-//! Direct copies between the GPUs of a process. candle's `to_device` copies directly if the driver allows it, otherwise
-//! through the host.
+//! Direct copies between the GPUs of a process. candle's `to_device` copies directly if the driver allows it,
+//! otherwise through the host. Direct copies are tried with patterns before training, because with access to CUDA's
+//! memory pools some drivers reportedly lose data.
 
 use candle_core::Device;
 

@@ -1,5 +1,8 @@
 //! The communication stream of a GPU, beside the stream that computes. With it, gradients are summed while the
 //! backward pass goes on. It knows no member and no sum.
+//!
+//! A tensor moves to it with its memory, without a copy. Events order the two streams. So a sum waits only for what
+//! has written its own tensor, and the computing stream waits for the sum when it gets the tensor back.
 
 use candle_core::{Device, Result, Tensor};
 

@@ -1,5 +1,5 @@
-//! Sums of vectors in shared memory: members share their vectors, and sum them in place. The
-//! processes of a process group then sum their sums.
+//! Sums of vectors in shared memory: members share their vectors, and sum them in place. The group owns the vectors
+//! meanwhile, and `shared_vectors` adds. The processes of a process group then sum their sums.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,8 @@
 //! Copies between devices, in order with the other work of both, and waiting for devices.
+//!
+//! candle's events do not order a read of another replica's memory. [`to_device`] does: it orders a copy with the work
+//! that both GPUs were given before, and with the later work of the source's GPU. [`barrier`] holds every stream until
+//! all replicas have read. `.ci/emulate-cuda` detects such data races.
 
 use candle_core::{Device, Result, Tensor, bail};
 

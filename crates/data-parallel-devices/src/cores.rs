@@ -1,4 +1,5 @@
-//! How many cores the process was given, and how they are shared among the replicas. It pins no thread.
+//! How many cores the process was given, and how they are shared among the replicas. By default a run takes a thread
+//! for each core, and no second hyperthread; a single core with hyperthreads has two. It pins no thread.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,10 @@
 //! Errors of the library: each is a [`candle_core::Error`], so that one `Result` serves networks, losses and training
 //! loops. It may hold an error of another type, and say in which context it came.
+//!
+//! candle's `Result` is the only one: the library, its closures and candle's traits return it, so a program needs no
+//! other. An error type of its own in the signatures would be a second `Result`. `impl Module` prescribes candle's.
+//! And Rust cannot infer the error type of a closure that ends in `Ok(…)` if it may be either.
+//! `data_parallel::Error::from` tells the kinds apart.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Display};

@@ -1,5 +1,8 @@
 //! The traits of a backend and of an operation on it: a kernel with a forward and a backward pass.
 //! The graph calls kernels and knows nothing else of a backend.
+//!
+//! One tape serves both backends. A [`Backend`] says what memory, views and accumulation are; a [`Kernel`] has forward
+//! and backward.
 
 use crate::descriptors::convolution::Convolution;
 use crate::descriptors::layout::Transpose;

@@ -1,6 +1,14 @@
 //! Convolution on the CPU: by Winograd's algorithm where it fits, else by im2col and matrix products,
 //! tile by tile. It knows no dilation and no groups, and it never looks at the thread budget to
 //! decide how to cut the work.
+//!
+//! A convolution has one of four algorithms:
+//!
+//! - `winograd` computes 3 × 3 kernels. With stride 1, padding up to 2 and 8 channels or more that is F(4×4, 3×3).
+//!   With stride 2 it needs padding 1, 16 channels or more, and outputs that fill most of their tiles.
+//! - `winograd::pooled` computes F(4×4, 5×5) fused with ReLU and pooling: LeNet's second layer.
+//! - `one_channel` computes images of one channel with ReLU and pooling: LeNet's first layer.
+//! - The rest is im2col and matrix products: in this file.
 
 use crate::cpu::activation::{mask_all, positive};
 use crate::cpu::buffer::Buffer;

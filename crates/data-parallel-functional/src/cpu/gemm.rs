@@ -1,8 +1,10 @@
 //! Matrix products: the crate `gemm` behind safe functions that check bounds. It never starts threads of its own:
 //! `multiply` stays on the thread that calls it, and `product` shares out blocks.
 //!
-//! With a fused multiply-add, all instruction sets give the same bits. `gemm` alone would not: it cuts long sums by the
-//! size of the cache, and has other sums for vectors. So sums are cut here, and products with vectors are computed here.
+//! With a fused multiply-add, all instruction sets give the same bits. `gemm` alone would not: it cuts long sums by
+//! the size of the cache, and has other sums for vectors. So sums are cut here, at 512 terms, and products with
+//! vectors and narrow products are computed here. The rest calls `gemm`'s loops and its kernels of one instruction
+//! set, and not the function that chooses.
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{put, put_sum_of_chunks};

@@ -1,4 +1,19 @@
 //! The CPU: kernels for AVX-512, AVX2 and NEON, chosen at run time, on slices of f32.
+//!
+//! **Convolutions** have four algorithms: `conv` says which one is for what.
+//!
+//! **Threads.** Replicas come first, then operations: an operation uses as many threads as its replica has cores. Its
+//! shape alone cuts it into tasks, and partial sums have a fixed order. So the number of threads changes no bit.
+//! `threads` says how much work is in a task, and `thread_pool` shares the tasks out.
+//!
+//! **Vectors of 4, 8 or 16 floats give the same bits.** `devices::instruction_set` is chosen once, and kernels, matrix
+//! products and sums of gradients obey it. No kernel's order of additions depends on the length of a vector; `gemm`
+//! says what that takes for products. `exp` and `ln` are polynomials (`exp`). `pow` comes from the crate `libm`, and
+//! so does `cos` in the schedules of `data-parallel`. Losses are kernels, because candle's sums have other bits on
+//! ARM. Checksums are in `tests/operations/bits.txt` of this crate, and in `tests/claims/models.txt`.
+//!
+//! **Long sums** in f32 have blocks of some hundred terms, because a chain of very many additions is inexact: the sums
+//! of blocks are added to each other. `sums`, `norm` and `gemm` have such blocks.
 
 pub(crate) mod activation;
 pub(crate) mod backend;

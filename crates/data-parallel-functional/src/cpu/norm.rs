@@ -1,5 +1,13 @@
 //! Batch normalization on the CPU, over all but the last dimension. It keeps no statistics of its
 //! own: the running ones belong to the caller, and only training mode changes them.
+//!
+//! It reads its input twice forward and twice backward: half of the memory that a step of ResNet-18 moves. Its sums
+//! are not part of the convolution's passes, where the values would still be in the cache. On one core this could save
+//! at most 1.8% of a step of ResNet-18 (batch 64): two thirds of the forward sums, which take 1.2%, and a third of the
+//! backward ones, which take 3.0%. For that, one kernel would have to know the other.
+//!
+//! No partial sum of forward spans two examples. So a batch in parts, whose statistics are synchronized, has the
+//! statistics of the whole batch to the bit. Its gradients differ by rounding.
 
 use crate::cpu::activation::{mask, positive};
 use crate::cpu::buffer::Buffer;

@@ -3,8 +3,12 @@
 //! A thread that has finished its own tasks takes tasks that others have not begun.
 //!
 //! The owner waits for tasks, never for helpers: on a busy machine a helper that has no core takes no task, and the
-//! owner does them all itself. A helper that comes late finds nothing to take, or takes tasks of a later operation.
-//! Helpers spin for a moment before they sleep, because operations follow each other within microseconds.
+//! owner does them all itself. A helper that comes late finds nothing to take, or takes tasks of a later operation. A
+//! thread takes a task by lowering a counter.
+//!
+//! Operations follow each other within microseconds. So a helper looks for the next one for about 50 µs, then offers
+//! its core to other threads for 0.4 ms, and then sleeps. A call takes 1.3 µs on two threads that are awake, and 29 µs
+//! if it has to wake one (AMD EPYC, idle).
 
 use devices::lock;
 use std::any::Any;

@@ -3,6 +3,15 @@
 //! The work of an operation is cut into tasks that depend on shapes only; threads share out the
 //! tasks and never cut them differently. So the budget changes the time and never a bit of the
 //! result.
+//!
+//! **How much work is in a task.** An operation should have 16 tasks or more, for as many cores, if each takes some
+//! microseconds. So the gradient of a weight has at most 16 partial sums: each of them costs memory and time on any
+//! number of cores. A linear layer is cut in rows and columns, and where these blocks are few and its sums long, in
+//! partial sums (`gemm`). Winograd's panels become narrower where there are few tasks (`winograd`).
+//!
+//! **More cores than there are.** On one thread, events of `tracing` with the target `tasks` tell when each operation,
+//! parallel call and task begins or ends. `xtask bench cores` records them, and simulates the pool on more cores.
+//! Without a subscriber for them they cost a look at a number.
 
 use crate::cpu::budget::{self, THREAD, budget};
 use devices::vectorized;

@@ -1,4 +1,8 @@
 //! Memory of a GPU from the driver. If there is no more, the free memory of all streams of the GPU goes back first.
+//!
+//! Memory that a step gives back is kept for the next step. `devices::retry_with_empty_cache` gives it back in the
+//! same way where candle allocates in copies and in `collective`. candle's operations inside of a network are not
+//! tried again, because some change statistics.
 
 use crate::memory::free::Free;
 use candle_core::cuda_backend::cudarc::driver::{

@@ -1,5 +1,8 @@
 //! NVIDIA GPUs as a backend: kernels, and memory. With [`Precision::Bf16`] values between kernels are bf16: our
 //! kernels read bf16, compute in f32, and round their results; cuDNN multiplies bf16.
+//!
+//! `compile` adds casts where f32 enters or leaves. Sums, matrix products, parameters and statistics are f32.
+//! Convolutions whose channels are no multiples of 8 compute as with TF32.
 
 use super::convolution::{Packing, pack};
 use super::floats::{Element, Floats};

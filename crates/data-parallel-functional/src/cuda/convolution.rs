@@ -1,6 +1,9 @@
-//! Convolutions on a GPU, with bias, ReLU and pooling behind them, in NHWC: by cuDNN, or by im2col. Before the first of
-//! them, one kernel brings all weights to the order of (O, KH, KW, I) and to the type of x. Backward brings each
-//! gradient back.
+//! Convolutions on a GPU, with bias, ReLU and pooling behind them, in NHWC: by cuDNN, by im2col, or by a kernel for
+//! one channel.
+//!
+//! Before the first convolution of a pass, one launch for each type brings all weights to the order of (O, KH, KW, I)
+//! and to the type of x. Only a weight that the pass itself computes is repacked at its own convolution. Backward
+//! brings the gradients back one by one, because their sums begin while backward goes on.
 
 use super::elementwise::{bias_relu, column_sums, mask, transpose};
 use super::floats::{Element, Floats};

@@ -1,9 +1,12 @@
 //! cuDNN's convolutions. Each shape has its descriptors and one algorithm for each direction, which is chosen once.
 //!
-//! cuDNN orders its algorithms by the speed that it expects. We time the first few of them once, and all replicas use the
-//! fastest from then on. If algorithms have to be deterministic, we time none and use cuDNN's first.
+//! cuDNN orders its algorithms by the speed that it expects. We time the first few of them once, and all replicas use
+//! the fastest from then on. If algorithms have to be deterministic, we time none and use cuDNN's first. The first
+//! replica chooses for all, because algorithms round differently. Checkpoints keep the choice
+//! (`functional::algorithms`).
 //!
-//! It only writes results: cuDNN does not promise that an algorithm can also add to what is there.
+//! It only writes results: cuDNN does not promise that an algorithm can also add to what is there. So a gradient that
+//! is added is computed into a part first.
 
 use super::alloc::alloc;
 use super::cudnn_descriptors::{Descriptors, convolution_descriptor, failed};

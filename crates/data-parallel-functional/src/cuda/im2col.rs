@@ -1,6 +1,7 @@
 //! Convolutions of small images with few channels on a GPU as products of matrices: the windows of x become rows of a
-//! matrix. cuDNN has its fast algorithms for channels that are multiples of eight. Of the time of LeNet's kernels, others
-//! of cuDNN's took more than half.
+//! matrix, which cuBLAS multiplies in f32. They are for channels that are no multiples of eight, such as those of
+//! LeNet's second convolution. cuDNN has its fast algorithms for channels that are multiples of eight. Of the time of
+//! LeNet's kernels, others of cuDNN's took more than half.
 
 use super::floats::{Element, Floats};
 use super::gemm::{Matrix, multiply};

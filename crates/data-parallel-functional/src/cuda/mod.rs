@@ -1,8 +1,15 @@
-//! NVIDIA GPUs: kernels by cuDNN, cuBLAS and a few of our own, all in order on the stream of a replica's device.
+//! NVIDIA GPUs: kernels by cuDNN, cuBLAS and a few of our own, all in order on the stream of a replica's device. Each
+//! replica has its own stream, library handles and memory pool.
 //!
 //! Nothing here waits for the GPU, except batch norms that share their statistics. Memory between kernels is used
 //! again without events, because the stream keeps the order. candle's events guard only what goes in and what comes
 //! out.
+//!
+//! cuDNN computes convolutions in NHWC, cuBLAS matrix products, and own kernels the rest. Small convolutions are not
+//! cuDNN's: those of few channels that are no multiples of 8, such as LeNet's second, are products of cuBLAS
+//! (`im2col`); those of one channel have kernels of our own (`one_channel`). `convolution` says when weights are
+//! repacked, `cudnn` how algorithms are chosen, `alloc` what happens where memory runs out, and `backend` what is
+//! bf16.
 
 mod alloc;
 mod backend;

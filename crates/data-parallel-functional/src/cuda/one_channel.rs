@@ -1,5 +1,5 @@
-//! Convolution of images with one channel on a GPU, with its ReLU and its pooling: kernels of our own,
-//! because the sums are too short for cuDNN's.
+//! Convolution of images with one channel and a kernel of 3 × 3 or 5 × 5 on a GPU, with its ReLU and its pooling:
+//! kernels of our own, because the sums are too short for cuDNN's.
 
 use super::elementwise::combine;
 use super::floats::Floats;

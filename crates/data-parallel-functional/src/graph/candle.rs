@@ -1,4 +1,11 @@
 //! Networks of candle's own operations as one operation of the tape, whose inside candle differentiates.
+//!
+//! `compile` makes one kernel of such a network, and candle computes the gradients inside of it
+//! (`CandleKernel::backward`). A module runs on zeros once for each shape of its inputs, because the shape of its
+//! result must be known when the network is written down.
+//!
+//! Some of candle's operations give wrong gradients without an error. So gradients can be compared with finite
+//! differences: `checked` knows which calls are new, `comparison` compares one, and `difference` has the differences.
 
 use super::checked::{Call, Input, Noted, add_compared, next_number, note_call};
 use super::comparison::{Module, compare};

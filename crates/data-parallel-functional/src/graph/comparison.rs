@@ -1,5 +1,13 @@
 //! How a call of a module of candle's is compared with finite differences. Which calls are compared, and how often, says
 //! [`super::checked`].
+//!
+//! A comparison moves each trained parameter a little and sets it back, and sets buffers back. It moves only variables
+//! of its own network, and refuses any other before it moves one. So several replicas can be compared at the same
+//! time. A call is compared in the mode in which it runs, where that can be done.
+//!
+//! A random direction shows what the gradient's own direction hides: a part that is missing. A difference between
+//! gradient and finite difference counts where a smaller step gives almost the same finite difference, and both sides
+//! of the point have almost the same slope.
 
 use super::checked::{Call, Change, Variables, note_variable};
 use super::difference::{self, GradientError, NO_NUMBER, RANDOM, compare_gradients};

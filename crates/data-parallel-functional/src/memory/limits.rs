@@ -1,7 +1,9 @@
 //! Whether the machine has enough memory left: Linux ends a process that takes too much. On other systems there is no
 //! check.
 //!
-//! A step that fits must not be refused. So the need is a lower bound, and the memory that is left an upper bound.
+//! A step that fits must not be refused. So the need is a lower bound, and the memory that is left an upper bound:
+//! what the machine, its containers and `ulimit` leave. Before a step needs more than any before it, the need of all
+//! replicas at once is compared.
 
 use candle_core::{Result, bail};
 use std::fs::read_to_string;

@@ -1,6 +1,8 @@
 //! Operations of which each has a file with all that it is: the method of [`Value`](crate::Value), the check of its sizes,
 //! its kernel on the CPU, and its function of candle's, which computes it on any other device. No other operation is fused
 //! with one of them.
+//!
+//! A GPU runs the function of candle's as one kernel of the tape. A test compares it with the kernel on the CPU.
 
 mod attention;
 mod dropout;

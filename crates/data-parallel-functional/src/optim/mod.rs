@@ -1,4 +1,10 @@
 //! Optimizers: they take a step with summed gradients. They know slices of parameters, and no network.
+//!
+//! A slice has elements of a parameter, the sums of their gradients, and their state by name. So a part of a parameter
+//! can be stepped elsewhere. On the CPU the threads of the crate compute the step. [`Sgd`] and [`AdamW`] have kernels
+//! on GPUs; any other optimizer copies its numbers to the host. A new kernel goes into `cuda/elementwise.cu`, and its
+//! launch into `cuda/optim.rs`. [`OptimizerState`] owns the state, bucket by bucket, and counts the steps of each
+//! parameter.
 
 mod adamw;
 mod each;

@@ -1,5 +1,5 @@
 //! The algorithms that were chosen for a GPU's convolutions. The first replica that needs one chooses for all: they
-//! round differently.
+//! round differently. Checkpoints keep the choice.
 
 use devices::lock;
 use std::collections::BTreeMap;

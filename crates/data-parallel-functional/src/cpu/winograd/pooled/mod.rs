@@ -1,6 +1,9 @@
 //! The 5 × 5 convolution with ReLU and average pooling of 2 × 2 windows, by Winograd's F(4×4, 5×5): 64
 //! products in place of 400 for 16 outputs. A tile is four windows, so that the convolution's output
 //! never leaves the registers. It knows no other kernel, stride or padding.
+//!
+//! Winograd's sums of zeros are not exactly zero. So outputs of which all inputs are zero are set to the bias, if all
+//! weights are finite. Otherwise a black background would fall on a random side of ReLU's edge.
 
 mod passes;
 mod sizes;
