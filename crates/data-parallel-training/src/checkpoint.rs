@@ -1,9 +1,13 @@
 //! Checkpoints: tensors and texts that a program goes on from, each in a safetensors file, in the folder of a run.
 //!
-//! The last ones are kept. A new one is written beside them under another name, flushed to the disk, and renamed:
-//! whatever interrupts that, at least one of them is whole, or the new one. A checksum tells a damaged one, which gives
-//! way to the one before it; one that is whole and of another format is refused. No network is known here, and no
-//! trainer.
+//! The last ones are kept. A new one is written beside them under another name and flushed to the disk. Then the last
+//! one gets the number of its step as its name, and the new one its own: whatever interrupts that, at least one of
+//! them is whole, or the new one. A checksum tells a damaged one, which gives way to the one before it; one that is
+//! whole and of another format is refused. No network is known here, and no trainer.
+//!
+//! When a run replaces another, one rename puts its first checkpoint in the place of the other's newest. Before it the
+//! old run can be resumed; after it the new one can be resumed. No exchange of folders is needed, and files of other
+//! programs stay.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};

@@ -1,5 +1,6 @@
-//! The folder of a run. One run at a time writes there, and only as long as the folder keeps its name. It knows no
-//! checkpoint: those are in the module beside it.
+//! The folder of a run. One run at a time writes there: it locks the folder. Before each later write it compares the
+//! locked folder with the one that has its name now. If they differ, the run ends. It knows no checkpoint: those are
+//! in the module beside it.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};

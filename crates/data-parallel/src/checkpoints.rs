@@ -3,6 +3,21 @@
 //! What a checkpoint has: parameters, running statistics and the state of the trainers; the position in the epoch; the
 //! history of the epochs; the settings on which the result depends, to refuse another run. It has no code: whether
 //! network, loss and data are the same is not seen, beyond shapes and numbers.
+//!
+//! **One caller.** [`Checkpoints`] writes the checkpoints of every program, `concise` among them. What a checkpoint
+//! has is in `content`. The settings come from the trainers and the data, and [`Trainer::depends_on`] adds lines, such
+//! as the checksum of the images. The rows of the record and the command line of `concise` are tensors of its own in
+//! the checkpoint (`run::Run::kept`). Replicas are compared first, because a difference would spread to all replicas
+//! of the resumed run.
+//!
+//! **The checkpoint hands out the minibatches** ([`Checkpoints::minibatches`]). Its loader counts them, and cuts the
+//! part of this process. So no program computes a position, and an evaluation on the same data does not disturb it.
+//!
+//! **History is state.** The best epoch, patience and the epochs that are left follow from it, after a restart as
+//! before. The best parameters are written before the checkpoint that knows of them: a run that is killed between the
+//! two writes them again.
+//!
+//! **Nothing that is not finite is saved.** A save refuses what a load would refuse, and a good file stays.
 
 mod another_run;
 mod content;

@@ -1,4 +1,7 @@
 //! The kinds of errors that a program may want to act on.
+//!
+//! Each kind is inside of candle's error, with its context in one line: `devices::errors` says why there is no second
+//! `Result`.
 
 use std::fmt;
 

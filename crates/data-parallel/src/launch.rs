@@ -1,4 +1,7 @@
 //! The frame of a program: one process, or each of several that `mpirun` started, with its devices.
+//!
+//! It finds the processes and their devices, and calls the program with a [`World`](crate::World), which takes the
+//! place of a list of devices.
 
 use std::fmt::Display;
 use std::sync::Arc;

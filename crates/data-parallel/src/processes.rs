@@ -1,6 +1,21 @@
 //! Training in several processes, on one machine or several: each has replicas of its own, and a part of
 //! each minibatch. How they reach each other is `collective`'s; here is what they have to agree on (diff 5 of
 //! the chapter `seven-diffs`).
+//!
+//! **It does not matter in which processes replicas are**: no bit changes, except with NCCL. Each process makes its
+//! part of every minibatch, the shards of its replicas. The parameters are compared when a network is built, and the
+//! settings by `Checkpoints` and by `concise`. In the first step the processes also compare their parts of the data,
+//! which have to differ. A checkpoint knows replicas, and no processes except with NCCL.
+//!
+//! **All stop at one step.** [`Trainer::stop_when`](crate::Trainer::stop_when) gets a flag that a signal sets. In
+//! several processes the sum of a step's examples carries the wish. After that step all processes set the flag that
+//! ends their minibatches.
+//!
+//! **A launcher that MPI does not see is an error**: its variables (`devices::launched`) are compared with what MPI
+//! says.
+//!
+//! **A failing process ends all.** Under MPI a panic does so at once. If a call takes too long, a thread in each
+//! process asks the others for their number of calls, and so finds a process that hangs (`collective::mpi`).
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Ctrl-C ends a run in order: the iterators over the data end, and so does everything that
-//! loops over them. A second Ctrl-C ends the process at once.
+//! Ctrl-C ends a run in order: the iterators over the data end, and so does everything that loops over them. They
+//! never end inside a step of several minibatches. So the training functions do not mention Ctrl-C. A second Ctrl-C
+//! ends the process at once.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -1,5 +1,9 @@
 //! What a failure says besides its cause: the devices of the run after a panic, and what to do if memory or threads do
 //! not suffice.
+//!
+//! **Limits end in a line.** A step that needs more CPU memory than is left is refused before it begins, with status
+//! 2: `functional` compares. An allocation that fails all the same is status 1 ([`ALLOCATOR`]). So is a thread that
+//! cannot be started.
 
 use std::io::Write;
 use std::sync::Mutex;

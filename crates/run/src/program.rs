@@ -6,6 +6,10 @@
 //! | 1 | something went wrong in the run |
 //! | 2 | an option, the data or the parameters that were named cannot be used |
 //! | 130 | Ctrl-C ended the run; what was reached is written |
+//!
+//! **Every failure is named.** A panic becomes an error, an error gets its device as prefix, and the program prints
+//! one line. `BadInput` marks errors that the user can mend: status 2. The library returns candle's `Result`, the
+//! programs of the book use anyhow.
 
 use std::ffi::OsString;
 use std::io::Write;

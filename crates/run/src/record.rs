@@ -4,6 +4,9 @@
 //! by step; `accuracy.svg`, the test accuracy by epoch. They grow while the run goes on. `model.safetensors` has the
 //! parameters at the end. Checkpoints beside them are not the record's. A folder that holds a run already is refused. While
 //! the run goes on, a full disk costs what cannot be written, and not the run.
+//!
+//! Each file is drawn as a whole, so none has to be repaired. Before a resumed run replaces a table, it compares the
+//! rows with the checkpoint's.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,7 @@
 //! The cores of this process, which replicas take turns to use if there are more replicas than cores.
+//!
+//! Replicas come first, then operations: a replica has its share of the cores. It gives its core back while it waits
+//! for the others, so more replicas than cores can meet.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

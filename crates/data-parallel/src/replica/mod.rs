@@ -1,5 +1,13 @@
 //! A replica of the network on its thread: what it keeps of each trainer, how it communicates with the others, and how it
 //! takes a step.
+//!
+//! The threads of the replicas (`workers`) wait for each other once in a step, before the forward pass; synchronized
+//! batch norms wait in each norm as well. A second thread of each replica (`reducer`) sums gradients while the
+//! backward pass goes on.
+//!
+//! Each replica compares the gradients of candle's modules with finite differences for the shapes of its own shards,
+//! at the same time as the others (`functional::GradientChecks`). A call that is new is compared in the mode of the
+//! step.
 
 mod connections;
 mod cores;

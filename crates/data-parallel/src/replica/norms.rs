@@ -1,4 +1,7 @@
 //! Batch norm over the whole minibatch: sums its statistics over the replicas (diff 4 of the chapter `seven-diffs`).
+//!
+//! A backward pass gets it as the `Summation` of its norms. On the CPU a split batch has the statistics of the whole
+//! batch to the bit, and gradients differ by rounding.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

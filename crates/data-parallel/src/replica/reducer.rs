@@ -1,5 +1,12 @@
 //! The all-reduce of one replica, on a thread of its own: it goes on while the replica computes (diff 3 of the chapter
 //! `seven-diffs`). A replica that is the only one has nothing to sum, and no such thread.
+//!
+//! It sums a bucket that is complete with those of the other replicas. All replicas hand in the buckets in the same
+//! order. The step is taken when all sums are complete: as a whole, or not at all.
+//!
+//! Within a process, gradients on the CPU are summed in shared memory, by default with the algorithm owner
+//! (`collective::Member::all_reduce_finite`). On a GPU a bucket moves to the communication stream with its memory,
+//! without a copy. So a sum waits only for its own bucket, and the optimizer's step for the sums.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;

@@ -1,4 +1,8 @@
 //! The minibatch of all processes, on which they agree before the replicas begin: of each process it has a part.
+//!
+//! Each process counts its part on the host. The sum of the counts goes with the sum of the examples. So each process
+//! knows the divisor of the step before its replicas compute, and a part that is bad in one process is an error in all
+//! of them.
 
 use candle_core::{Device, Result, Tensor};
 use training::BatchLoss;

@@ -1,5 +1,18 @@
 //! One synchronized step of all replicas, as the trainer's thread takes it. What each replica does is in
 //! `replica/replica.rs`.
+//!
+//! **A minibatch that cannot be computed changes nothing**, and training goes on. In several processes, or if a sum
+//! fails, the replica that fails leaves the group instead, and the all-reduce of the others returns an error. The step
+//! reports the cause, not the replicas that missed their peer.
+//!
+//! **NaN and infinity.** In one process on the CPU, a loss or a gradient that is not finite refuses the step. In
+//! several processes the sums of gradients alone can refuse it. On a GPU no number is looked at before the step,
+//! because the host would wait for it. There, and in several processes, the trainer finds a bad loss when it reads it,
+//! after the step.
+//!
+//! **No step waits for a GPU**, except where losses are read. It also waits in the first step, with synchronized batch
+//! norms, with clipping by a norm, with `allow_unused`, and with an optimizer of your own. So it does with sums in the
+//! host's memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
