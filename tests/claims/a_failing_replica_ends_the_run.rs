@@ -1,7 +1,7 @@
 //! A replica that fails, in whatever phase of a step, ends the run: within seconds, with exit status 1 and a line
 //! that names its device; and what was kept goes on to the end that it would have reached.
 //!
-//! The phases are the spans of the crates (ARCHITECTURE.md, "The timeline of a step"). A process of this binary that
+//! The phases are the spans of the crates, which `crates/run/src/timeline` lists. A process of this binary that
 //! listens to them panics as it enters one, so that the programs need no hook for it.
 
 use std::fs;
