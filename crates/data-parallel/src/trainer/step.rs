@@ -6,9 +6,9 @@
 //! reports the cause, not the replicas that missed their peer.
 //!
 //! **NaN and infinity.** In one process on the CPU, a loss or a gradient that is not finite refuses the step. In
-//! several processes the sums of gradients alone can refuse it. On a GPU no number is looked at before the step,
-//! because the host would wait for it. There, and in several processes, the trainer finds a bad loss when it reads it,
-//! after the step.
+//! several processes the sums of gradients alone can refuse it. On a GPU neither is looked at before the step, because
+//! the host would wait for it. There, and in several processes, the trainer finds a bad loss when it reads it, after
+//! the step.
 //!
 //! **No step waits for a GPU**, except where losses are read. It also waits in the first step, with synchronized batch
 //! norms, with clipping by a norm, with `allow_unused`, and with an optimizer of your own. So it does with sums in the
