@@ -12,7 +12,7 @@ const SUBROWS: usize = 2;
 
 /// A canvas that is drawn on in coordinates from (−1, −1), top left, to (1, 1), bottom right.
 pub(crate) struct Canvas {
-    /// How bright every pixel is; 0 is the background.
+    /// Brightness of every pixel; 0 is the background.
     pub(crate) pixels: [f32; PIXELS],
     /// Takes (x, y, 1) to pixels: scale, rotation, shear and shift in one.
     map: [[f32; 3]; 2],
@@ -27,7 +27,7 @@ impl Canvas {
         }
     }
 
-    /// Where a point comes to lie, in pixels.
+    /// Place of a point, in pixels.
     fn place(&self, &[x, y]: &[f32; 2]) -> [f32; 2] {
         let half = SIDE as f32 / 2.0;
         self.map.map(|[a, b, c]| (a * x + b * y + c + 1.0) * half)
@@ -59,11 +59,14 @@ impl Canvas {
 
     /// Draws a straight line of the given width.
     pub(crate) fn line(&mut self, from: [f32; 2], to: [f32; 2], width: f32, shade: f32) {
-        let (dx, dy) = (to[0] - from[0], to[1] - from[1]);
+        let dx = to[0] - from[0];
+        let dy = to[1] - from[1];
         let scale = width / 2.0 / (dx * dx + dy * dy).sqrt().max(1e-6);
-        let (nx, ny) = (-dy * scale, dx * scale);
+        let nx = -dy * scale;
+        let ny = dx * scale;
         let beside = |[x, y]: [f32; 2]| [[x + nx, y + ny], [x - nx, y - ny]];
-        let ([a, d], [b, c]) = (beside(from), beside(to));
+        let [a, d] = beside(from);
+        let [b, c] = beside(to);
         self.fill(&[a, b, c, d], shade);
     }
 }
@@ -87,7 +90,8 @@ fn cover(points: &[[f32; 2]], y: f32, coverage: &mut [f32; SIDE]) {
     }
     crossings[..n].sort_unstable_by(f32::total_cmp);
     for span in crossings[..n].chunks_exact(2) {
-        let (left, right) = (span[0].max(0.0), span[1].min(SIDE as f32));
+        let left = span[0].max(0.0);
+        let right = span[1].min(SIDE as f32);
         let end = right.ceil().max(0.0) as usize;
         let pixels = coverage.iter_mut().enumerate();
         for (x, pixel) in pixels.take(end).skip(left as usize) {

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::draw::{Canvas, numbers};
 
-/// What draws the garments of each class, in shades around 1.
+/// Functions that draw the garments of each class, in shades around 1.
 pub(crate) const GARMENTS: [fn(&mut Canvas, &mut ChaCha8Rng); 10] = [
     t_shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle_boot,
 ];
@@ -22,7 +22,9 @@ fn upper(canvas: &mut Canvas, rng: &mut ChaCha8Rng, sleeve: f32, hem: f32, botto
         canvas.line([x, y], hand, width, rng.random_range(0.85..1.0));
     }
     let [narrower, neck, low] = numbers(rng, [0.0..0.1, 0.12..0.26, -0.85..-0.7]);
-    let (collar, arm, waist) = ([0.2, -0.9], [shoulder, -0.74], hem - narrower);
+    let collar = [0.2, -0.9];
+    let arm = [shoulder, -0.74];
+    let waist = hem - narrower;
     canvas.both_sides(&[collar, arm, [waist, 0.0], [hem, bottom]], 1.0);
     let hole = [[neck, -0.95], [neck * 0.7, 0.7 * low - 0.27], [0.0, low]];
     canvas.both_sides(&hole, 0.0);
@@ -36,7 +38,9 @@ fn t_shirt(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
 fn trouser(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let [waist, hip, crotch] = numbers(rng, [0.26..0.38, 0.32..0.48, -0.5..-0.1]);
     let [cuff, gap] = numbers(rng, [0.14..0.28, 0.02..0.16]);
-    let (top, outer, inner) = ([waist, -0.95], [gap + cuff, 0.95], [gap, 0.95]);
+    let top = [waist, -0.95];
+    let outer = [gap + cuff, 0.95];
+    let inner = [gap, 0.95];
     canvas.both_sides(&[top, [hip, -0.5], outer, inner, [0.0, crotch]], 1.0);
 }
 
@@ -54,7 +58,8 @@ fn dress(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     if sleeves {
         upper(canvas, rng, sleeve, waist.max(0.28), 0.2);
     }
-    let (shoulder, chest) = ([bust * 0.6, -0.95], [bust, -0.55]);
+    let shoulder = [bust * 0.6, -0.95];
+    let chest = [bust, -0.55];
     canvas.both_sides(&[shoulder, chest, [waist, -0.1], [hem, 0.95]], 1.0);
     canvas.both_sides(&[[neck, -0.98], [0.0, -0.98 + 2.0 * neck]], 0.0);
 }
@@ -70,9 +75,11 @@ fn coat(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
 fn sandal(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let straps = rng.random_range(2..5);
     let [heel, sole] = numbers(rng, [-0.1..0.5, 0.5..0.62]);
-    let (arch, tip) = ([0.3, sole - 0.3 * heel], [0.95, 0.3 - 0.8 * heel]);
+    let arch = [0.3, sole - 0.3 * heel];
+    let tip = [0.95, 0.3 - 0.8 * heel];
     let under = [[0.95, 0.62], [0.8, 0.62], [0.4, sole + 0.1]];
-    let (top, back) = ([[-0.95, sole], arch, tip], [-0.95, sole + 0.1]);
+    let top = [[-0.95, sole], arch, tip];
+    let back = [-0.95, sole + 0.1];
     canvas.fill(&[top.as_slice(), &under, &[back]].concat(), 1.0);
     for _ in 0..straps {
         let [from, to, high] = numbers(rng, [-0.8..0.8, -0.8..0.8, -0.4..0.3]);
@@ -110,13 +117,15 @@ fn bag(canvas: &mut Canvas, rng: &mut ChaCha8Rng) {
     let [upper, lower] = numbers(rng, [0.55..0.92, 0.6..0.95]);
     let [width, rise] = numbers(rng, [0.3..0.6, 0.2..0.75]);
     if handle {
-        let (inner, high) = (width * 0.7, top - rise);
+        let inner = width * 0.7;
+        let high = top - rise;
         canvas.both_sides(&[[inner, high], [width, top + 0.05]], 0.9);
         let hole = [[inner - 0.12, high + 0.12], [width - 0.14, top + 0.1]];
         canvas.both_sides(&hole, 0.0);
     }
     canvas.both_sides(&[[upper, top], [lower, bottom]], 1.0);
-    let (flap, shade) = (top + 0.2, rng.random_range(0.5..1.0));
+    let flap = top + 0.2;
+    let shade = rng.random_range(0.5..1.0);
     canvas.line([-upper, flap], [upper, flap], 0.07, shade);
 }
 

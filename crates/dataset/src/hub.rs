@@ -25,14 +25,14 @@ use cache::{Cache, REVISION};
 use download::{client, download};
 use watched::watched;
 
-/// How long the Hub may take to give a first answer.
+/// Time that the Hub may take to give a first answer.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a download may stand still, unless `HF_HUB_DOWNLOAD_TIMEOUT` gives other seconds.
+/// Time that a download may stand still, unless `HF_HUB_DOWNLOAD_TIMEOUT` gives other seconds.
 const STALL: Duration = Duration::from_secs(60);
-/// How long candle-datasets may take to decode the images; on a damaged file it can go round for ever.
+/// Time that candle-datasets may take to decode the images; on a damaged file it can go round for ever.
 const DECODE: Duration = Duration::from_secs(300);
 
-/// What came of asking the Hub.
+/// Result of asking the Hub.
 pub(crate) enum Answer {
     /// The training part, the test part, and whether nothing had to be downloaded.
     Loaded(Split, Split, bool),
@@ -80,9 +80,13 @@ pub(crate) fn load(name: Name, stop: &StopFlag) -> Result<Answer> {
     let intact = files.iter().try_for_each(|file| cache.check(file));
     let (train, test) = intact.and_then(|()| decode(name, stop)).with_context(|| {
         let path = |file| cache.find(file).unwrap_or_else(|| file.into());
-        let (train, test) = (path(&files[0]), path(&files[1]));
-        let (train, test) = (train.display(), test.display());
-        format!("cannot read {train} and {test}; remove these files to download them again")
+        let train = path(&files[0]);
+        let test = path(&files[1]);
+        format!(
+            "cannot read {} and {}; remove these files to download them again",
+            train.display(),
+            test.display()
+        )
     })?;
     Ok(Answer::Loaded(train, test, cached))
 }
@@ -102,7 +106,7 @@ fn unreachable(url: Url, stop: &StopFlag) -> Result<Option<String>> {
     Ok(Some(format!("the Hugging Face Hub {why}")))
 }
 
-/// Whether the Hub is not to be asked, by the values that its own library knows.
+/// True if the Hub is not to be asked, by the values that its own library knows.
 fn is_offline() -> bool {
     let says = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
     ["1", "on", "yes", "true"].contains(&says.to_lowercase().as_str())
@@ -118,7 +122,8 @@ fn stall() -> Duration {
 fn fetch(cache: &Cache, url: Url, file: &str, stop: &StopFlag) -> Result<()> {
     let incoming = cache.incoming()?;
     let data = incoming.join("data");
-    let (to, name) = (data.clone(), file.to_owned());
+    let to = data.clone();
+    let name = file.to_owned();
     // in a thread, because a read waits as long as nothing comes
     let work = move || download(&client(stall())?, url, &to, &name);
     let says = watched("the download", Duration::MAX, stop, work).flatten();

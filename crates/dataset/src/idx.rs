@@ -22,16 +22,16 @@ const FILES: [&str; 4] = [
     "t10k-labels-idx1-ubyte",
 ];
 
-/// At most so many names of a folder are looked at, and so many are shown.
+/// Most names of a folder that are looked at, and that are shown.
 const LISTED: usize = 1000;
 const SHOWN: usize = 4;
 
-/// So many bytes of data any file may hold.
+/// Most bytes of data that a file may hold.
 const LARGEST: u64 = (COUNTS[0] * PIXELS) as u64;
-/// So many bytes of data a larger file may hold for each byte of its own.
+/// Most bytes of data that a larger file may hold for each byte of its own.
 const RATIO: u64 = 8;
 
-/// What one of the two kinds of files holds, and how.
+/// Content and format of one of the two kinds of files.
 struct Kind {
     what: &'static str,
     magic: u32,
@@ -110,7 +110,8 @@ pub(crate) fn read_dir(name: Name, dir: &Path) -> Result<(Split, Split, usize)> 
             .enumerate()
             .filter(|(i, _)| known[*i].is_none())
         {
-            let (path, md5) = (paths[i].display(), &read.md5);
+            let path = paths[i].display();
+            let md5 = &read.md5;
             say(&format!(
                 "warning: {path} is not {name}'s: its data has the MD5 sum {md5}, and not {}",
                 sums(name)[i]
@@ -124,8 +125,10 @@ pub(crate) fn read_dir(name: Name, dir: &Path) -> Result<(Split, Split, usize)> 
 }
 
 fn sums(name: Name) -> [&'static str; 4] {
-    let of_name = SUMS.iter().find(|(of, _)| *of == name);
-    of_name.expect("each dataset is there").1
+    SUMS.iter()
+        .find(|(of, _)| *of == name)
+        .expect("each dataset is there")
+        .1
 }
 
 /// An error if a file is known as another one than its name and the dataset say.
@@ -169,7 +172,8 @@ fn find(dir: &Path) -> Result<Vec<PathBuf>> {
     let found =
         found.with_context(|| format!("{} is not a folder that can be read", dir.display()))?;
     ensure!(found.is_dir(), "{} is a file, not a folder", dir.display());
-    let (mut paths, mut missing) = (Vec::new(), Vec::new());
+    let mut paths = Vec::new();
+    let mut missing = Vec::new();
     for file in FILES {
         match with_or_without_gz(dir, file) {
             Some(path) => paths.push(path),
@@ -186,7 +190,7 @@ fn find(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Where a file is, raw or compressed.
+/// Path of a file, raw or compressed.
 fn with_or_without_gz(dir: &Path, file: &str) -> Option<PathBuf> {
     // a link that leads nowhere is there: reading it says where it leads
     let is_there = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| !found.is_dir());
@@ -195,7 +199,7 @@ fn with_or_without_gz(dir: &Path, file: &str) -> Option<PathBuf> {
         .find(is_there)
 }
 
-/// What a folder that lacks files has in their place: the same ones in a folder below, or under other names.
+/// Names what a folder has in place of missing files: the same ones in a folder below, or under other names.
 fn there_instead(dir: &Path, missing: &[&str]) -> String {
     let names = names_in(dir);
     for name in &names {
@@ -236,7 +240,7 @@ fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Whether a file has the published name but for capitals, and dots or underscores in place of hyphens.
+/// True if a file has the published name but for capitals, and dots or underscores in place of hyphens.
 fn is_other_spelling(name: &str, published: &str) -> bool {
     if name == published {
         return false; // a folder
@@ -249,7 +253,7 @@ fn is_gz(name: &str) -> bool {
     name.to_lowercase().ends_with(".gz")
 }
 
-/// What a file holds behind its header, and the MD5 sum of all that it holds.
+/// Data of a file behind its header, and the MD5 sum of all that the file holds.
 struct Contents {
     data: Vec<u8>,
     md5: String,
@@ -260,7 +264,8 @@ fn read_file(path: &Path, kind: &Kind) -> Result<Contents> {
     let cannot_read = || format!("cannot read {shown}");
     let found = path.metadata().with_context(cannot_read)?;
     ensure!(found.is_file(), "{shown} is not a file"); // a FIFO would be waited for
-    let (file, len) = (File::open(path).with_context(cannot_read)?, found.len());
+    let file = File::open(path).with_context(cannot_read)?;
+    let len = found.len();
     let read = if path.extension().is_some_and(|ext| ext == "gz") {
         let mut summed = Summed(MultiGzDecoder::new(file), Md5::new());
         payload(&mut summed, len, kind, true).map(|data| (data, summed.1))
@@ -289,8 +294,8 @@ pub(crate) fn hex(sum: &[u8]) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What comes after the header, checked against the header; `len` is the length of the file as it is. The length is
-/// compared first: a file that cannot be right takes no memory.
+/// Reads the data after the header, and checks it against the header; `len` is the length of the file as it is. The
+/// length is compared first: a file that cannot be right takes no memory.
 fn payload(mut reader: impl Read, len: u64, kind: &Kind, packed: bool) -> Result<Vec<u8>> {
     let count = count(&take(&mut reader, kind.header)?, kind)?;
     let promise = format!("the header declares {count} {}", kind.what);
@@ -323,11 +328,12 @@ fn payload(mut reader: impl Read, len: u64, kind: &Kind, packed: bool) -> Result
     Ok(bytes)
 }
 
-/// How many images or labels a header promises.
+/// Number of images or labels that a header promises.
 fn count(header: &[u8], kind: &Kind) -> Result<u64> {
     let number = |four: &[u8]| u32::from_be_bytes(four.try_into().expect("four bytes"));
     let numbers: Vec<u32> = header.chunks_exact(4).map(number).collect();
-    let (found, expected) = (header.len() as u64, kind.header);
+    let found = header.len() as u64;
+    let expected = kind.header;
     match numbers[..] {
         [magic, ..] if magic != kind.magic => Err(other_magic(magic, kind)),
         _ if found < expected => {
@@ -350,7 +356,8 @@ fn other_magic(magic: u32, kind: &Kind) -> Error {
         }
         _ => "this is not an IDX file of bytes",
     };
-    let (what, expected) = (kind.what, kind.magic);
+    let what = kind.what;
+    let expected = kind.magic;
     anyhow!("{this_is} (magic number {magic}); expected {what} ({expected})")
 }
 
@@ -374,8 +381,10 @@ fn take(reader: &mut impl Read, limit: u64) -> Result<Vec<u8>> {
 
 /// Images with their labels, if there is one for each.
 fn part(paths: &[PathBuf], images: Vec<u8>, labels: Vec<u8>) -> Result<Split> {
-    let (n, m) = (images.len() / PIXELS, labels.len());
-    let (x, y) = (paths[0].display(), paths[1].display());
+    let n = images.len() / PIXELS;
+    let m = labels.len();
+    let x = paths[0].display();
+    let y = paths[1].display();
     ensure!(n == m, "{x} has {n} images, {y} has {m} labels");
     Split::new(images, labels).with_context(|| format!("the labels in {y} are invalid"))
 }
@@ -474,7 +483,7 @@ mod tests {
         assert_says(&error, "train-labels-idx1-ubyte has 12 labels");
     }
 
-    /// A good file of so many images, all black.
+    /// A good file of `n` images, all black.
     fn black(n: u32) -> Vec<u8> {
         let mut file = images(0);
         file[4..8].copy_from_slice(&n.to_be_bytes());

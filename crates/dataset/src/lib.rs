@@ -59,9 +59,9 @@ pub struct Dataset {
     pub train: Arc<Split>,
     /// The images to judge by.
     pub test: Arc<Split>,
-    /// Where the bytes came from; print its line, so that synthetic images are not taken for real ones.
+    /// Source of the bytes; print its line, so that synthetic images are not taken for real ones.
     pub source: Source,
-    /// What shuffles the training images, if they are shuffled.
+    /// Seed that shuffles the training images, if they are shuffled.
     seed: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ pub fn load_data_fashion_mnist(batch_size: usize) -> Result<(DataIter, DataIter)
     load(&Options::default())?.iters(batch_size)
 }
 
-/// What the labels `y` (B,) of Fashion-MNIST stand for ("The Image Classification Dataset").
+/// Names of the classes that the labels `y` (B,) of Fashion-MNIST stand for ("The Image Classification Dataset").
 ///
 /// # Errors
 /// If `y` is not of u32, or a label is above 9.

@@ -1,4 +1,4 @@
-//! What the user asks for: which dataset, from where, how much of it. Opens nothing.
+//! Options of the user: which dataset, from where, how much of it. Opens nothing.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -51,7 +51,7 @@ impl FromStr for Name {
     }
 }
 
-/// What `--data` says: a folder, or the word `synthetic`.
+/// Value of `--data`: a folder, or the word `synthetic`.
 ///
 /// ```
 /// use dataset::Data;
@@ -89,15 +89,15 @@ impl FromStr for Data {
 pub struct Options {
     /// The dataset.
     pub name: Name,
-    /// Where to take it from; `None` asks the environment variable, then the Hub.
+    /// Place to take it from; `None` asks the environment variable, then the Hub.
     pub data: Option<Data>,
     /// Decides the order of the training images, and what the synthetic set looks like.
     pub seed: u64,
-    /// Whether the training images keep the order of the files, as the test images always do.
+    /// True if the training images keep the order of the files, as the test images always do.
     pub no_shuffle: bool,
-    /// Take only the first so many training images, in file order.
+    /// Take only the first n training images, in file order.
     pub limit_train: Option<usize>,
-    /// Take only the first so many test images, in file order.
+    /// Take only the first n test images, in file order.
     pub limit_test: Option<usize>,
     /// Loading ends with [`Interrupted`] once this is set, also in the middle of a download.
     pub stop: StopFlag,
@@ -119,7 +119,7 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Options {
-    /// Whether `--data` or the environment variable names the source: then a failure is an error in the input.
+    /// True if `--data` or the environment variable names the source: then a failure is an error in the input.
     pub fn names_a_source(&self) -> bool {
         self.named().is_some()
     }

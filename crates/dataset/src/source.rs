@@ -1,4 +1,4 @@
-//! Where the bytes come from: the order of the sources, and one line that says which it was.
+//! Sources of the bytes: their order, and one line that says which it was.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use crate::options::{Data, Name, Options};
 use crate::split::{COUNTS, Split};
 use crate::{idx, synthetic};
 
-/// Where a dataset's bytes came from.
+/// Source of a dataset's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// In a line, for the user.
     pub line: String,
-    /// Whether the images are synthetic, so that accuracies say nothing about the real dataset.
+    /// True if the images are synthetic, so that accuracies say nothing about the real dataset.
     pub is_synthetic: bool,
 }
 
@@ -32,13 +32,14 @@ fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
     let read = idx::read_dir(name, &dir)
         .with_context(|| format!("cannot load {name} from {}", dir.display()));
     let (train, test, as_published) = read?;
-    let (dir, md5) = (dir.display(), md5(as_published));
+    let dir = dir.display();
+    let md5 = md5(as_published);
     let line = format!("{name} from {dir} (4 IDX files{md5})");
     let is_synthetic = false;
     Ok((train, test, Source { line, is_synthetic }))
 }
 
-/// How many of the four files are the published ones, by the MD5 sums of what they hold.
+/// Says how many of the four files are the published ones, by the MD5 sums of what they hold.
 fn md5(as_published: usize) -> String {
     match as_published {
         0 => ", none as published".into(),
@@ -90,7 +91,9 @@ fn from_the_hub(options: &Options) -> Result<(Split, Split, Source)> {
 }
 
 fn synthesize(options: &Options, why: String) -> (Split, Split, Source) {
-    let (name, seed, threads) = (options.name, options.seed, devices::cores());
+    let name = options.name;
+    let seed = options.seed;
+    let threads = devices::cores();
     let make = |part, limit: Option<usize>, all| {
         synthetic::make(name, seed, part, limit.unwrap_or(all).min(all), threads)
     };

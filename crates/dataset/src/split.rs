@@ -32,7 +32,8 @@ impl Split {
     /// # anyhow::Ok(())
     /// ```
     pub fn new(images: Vec<u8>, labels: Vec<u8>) -> Result<Self> {
-        let (bytes, n) = (images.len(), labels.len());
+        let bytes = images.len();
+        let n = labels.len();
         ensure!(
             bytes == n * PIXELS,
             "{bytes} bytes of images for {n} labels; expected {}, 28×28 for each",
@@ -45,7 +46,7 @@ impl Split {
         Ok(Split { images, labels })
     }
 
-    /// How many images there are; never 0.
+    /// Number of images; never 0.
     #[expect(clippy::len_without_is_empty, reason = "a split is never empty")]
     pub fn len(&self) -> usize {
         self.labels.len()

@@ -20,7 +20,7 @@ use training::generator;
 /// and the bytes depend neither on the number of threads nor on how many images are wanted.
 const BLOCK: usize = 10;
 
-/// What separates the random numbers of the training part from those of the test part.
+/// Separates the random numbers of the training part from those of the test part.
 pub(crate) const TRAIN: &[u8; 4] = b"synt";
 pub(crate) const TEST: &[u8; 4] = b"synv";
 
@@ -68,8 +68,10 @@ fn make_block(name: Name, rng: &mut ChaCha8Rng, images: &mut [u8], labels: &mut 
 /// A small random scale, rotation, shear and shift.
 fn placement(rng: &mut ChaCha8Rng) -> [[f32; 3]; 2] {
     let mut around = |middle: f32, by: f32| rng.random_range(middle - by..middle + by);
-    let (sx, sy) = (around(1.0, 0.12), around(1.0, 0.08));
-    let (angle, shear) = (around(0.0, 0.12), around(0.0, 0.12));
+    let sx = around(1.0, 0.12);
+    let sy = around(1.0, 0.08);
+    let angle = around(0.0, 0.12);
+    let shear = around(0.0, 0.12);
     let (sin, cos) = angle.sin_cos();
     [
         [sx * cos, sy * (shear * cos - sin), around(0.0, 0.1)],

@@ -38,7 +38,7 @@ impl Cache {
         }
     }
 
-    /// Where a file is, if it is there. What is no commit's hash could lead out of the folder, as `..` does.
+    /// Path of a file, if it is there. A text that is no commit's hash could lead out of the folder, as `..` does.
     pub(super) fn find(&self, file: &str) -> Option<PathBuf> {
         let commit = fs::read_to_string(self.folder.join("refs").join(REVISION)).ok()?;
         let commit = Some(commit.trim()).filter(|commit| is_hash(commit, 40))?;
@@ -52,8 +52,9 @@ impl Cache {
         let cannot_write = || format!("cannot write {}", path.display());
         fs::create_dir_all(&self.locks).with_context(cannot_write)?;
         // another user's can be locked too
-        let opened = File::create(&path).or_else(|_| File::open(&path));
-        let file = opened.with_context(cannot_write)?;
+        let file = File::create(&path)
+            .or_else(|_| File::open(&path))
+            .with_context(cannot_write)?;
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let waits = format!("another process is downloading {name}; waiting for its end");
             say(&waits);
@@ -82,7 +83,8 @@ impl Cache {
         let snapshots = self.folder.join("snapshots");
         let pointer = snapshots.join(&says.commit).join(file);
         let revision = self.folder.join("refs").join(REVISION);
-        let (link, commit) = (data.with_extension("link"), data.with_extension("commit"));
+        let link = data.with_extension("link");
+        let commit = data.with_extension("commit");
         refer(&link, data, file, &says.sum)?;
         fs::write(&commit, &says.commit)?;
         for (from, to) in [(data, blob), (&link, pointer), (&commit, revision)] {
@@ -92,13 +94,14 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether a file is in the folder, and has the SHA-256 that its data has for a name. Where the file system has no
-    /// links, there is no such name: a copy was compared when it came.
+    /// Checks that a file is in the folder, and has the SHA-256 that its data has for a name. Where the file system has
+    /// no links, there is no such name: a copy was compared when it came.
     pub(super) fn check(&self, file: &str) -> Result<()> {
         let path = self
             .find(file)
             .with_context(|| format!("{file} is missing from the cache"))?;
-        let (shown, data) = (path.display(), fs::canonicalize(&path)?);
+        let shown = path.display();
+        let data = fs::canonicalize(&path)?;
         ensure!(
             data.starts_with(fs::canonicalize(&self.folder)?),
             "{shown} links to {}, outside the cache: remove {shown}",
@@ -119,7 +122,8 @@ impl Cache {
             return Ok(());
         }
         let bytes = fs::read(&data)?;
-        let (n, found) = (bytes.len(), hex(&Sha256::digest(&bytes)));
+        let n = bytes.len();
+        let found = hex(&Sha256::digest(&bytes));
         ensure!(
             found == sum,
             "{shown} is damaged: {n} bytes with the SHA-256 {found}; expected {sum}"
@@ -128,7 +132,7 @@ impl Cache {
     }
 }
 
-/// What will stand in a snapshot for `file`: a link to the data, from as many folders down.
+/// Makes the entry of a snapshot for `file`: a link to the data, from as many folders down.
 #[cfg(unix)]
 fn refer(link: &Path, data: &Path, file: &str, sum: &str) -> io::Result<()> {
     let up = "../".repeat(2 + file.matches('/').count());
@@ -136,7 +140,7 @@ fn refer(link: &Path, data: &Path, file: &str, sum: &str) -> io::Result<()> {
         .or_else(|_| fs::copy(data, link).map(drop)) // a file system without links
 }
 
-/// What will stand in a snapshot for a file: a copy, because a system other than Unix may refuse links.
+/// Makes the entry of a snapshot for a file: a copy, because a system other than Unix may refuse links.
 #[cfg(not(unix))]
 fn refer(link: &Path, data: &Path, _: &str, _: &str) -> io::Result<()> {
     fs::copy(data, link).map(drop)

@@ -23,10 +23,10 @@ use crate::idx::hex;
 /// No file of these datasets has more bytes; the largest has 31 million.
 pub(super) const LARGEST: u64 = 64 << 20;
 
-/// So many times one address may lead to another.
+/// Number of times that one address may lead to another.
 const HOPS: usize = 10;
 
-/// What the Hub says of a file. Both hashes become names in the cache, so they have to be hashes.
+/// The Hub's answer about a file. Both hashes become names in the cache, so they have to be hashes.
 pub(super) struct Says {
     /// The SHA-256 of the file.
     pub(super) sum: String,
@@ -37,7 +37,7 @@ pub(super) struct Says {
 }
 
 impl Says {
-    /// What these headers say, if it is the Hub's file that they are about.
+    /// Reads these headers, if they are about the Hub's file.
     fn read(headers: &HeaderMap) -> Result<Option<Self>> {
         let text = |name: &str| headers.get(name)?.to_str().ok();
         let etag = text("x-linked-etag").or(text(ETAG.as_str()));
@@ -60,7 +60,7 @@ impl Says {
     }
 }
 
-/// Whether a text has so many hexadecimal digits, and nothing else.
+/// True if a text is `digits` hexadecimal digits, and nothing else.
 pub(super) fn is_hash(text: &str, digits: usize) -> bool {
     let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.len() == digits && text.bytes().all(is_digit)
@@ -69,8 +69,11 @@ pub(super) fn is_hash(text: &str, digits: usize) -> bool {
 /// A client that follows no redirect, and gives up where nothing comes for `patience`.
 pub(super) fn client(patience: Duration) -> reqwest::Result<Client> {
     let name = concat!("d2l-", env!("CARGO_PKG_NAME"));
-    let client = Client::builder().user_agent(name).timeout(patience);
-    client.redirect(Policy::none()).build()
+    Client::builder()
+        .user_agent(name)
+        .timeout(patience)
+        .redirect(Policy::none())
+        .build()
 }
 
 /// Downloads `file` from `url` to `path`, with a progress bar; it is an error if it is not what the Hub says.
@@ -89,7 +92,8 @@ pub(super) fn download(client: &Client, url: Url, path: &Path, file: &str) -> Re
     let mut body = bar.wrap_read(answer.take(expected.saturating_add(1)));
     let came = io::copy(&mut body, &mut File::create(path)?);
     bar.finish_and_clear();
-    let (found, sum) = (came?, hex(&Sha256::digest(fs::read(path)?)));
+    let found = came?;
+    let sum = hex(&Sha256::digest(fs::read(path)?));
     ensure!(
         sum == says.sum,
         "received {found} bytes with the SHA-256 {sum}; expected {}",
@@ -98,7 +102,7 @@ pub(super) fn download(client: &Client, url: Url, path: &Path, file: &str) -> Re
     Ok(says)
 }
 
-/// How much of a file of so many bytes has come, and how fast.
+/// Progress bar: how much of a file of `bytes` bytes has come, and how fast.
 fn bar(bytes: u64, file: &str) -> Result<ProgressBar> {
     let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
     let bar = ProgressBar::new(bytes).with_message(file.to_owned());

@@ -10,11 +10,11 @@ use devices::{Panicked, quietly};
 
 use crate::options::{Interrupted, StopFlag};
 
-/// How often the flag is looked at that ends the work early.
+/// Time between two looks at the flag that ends the work early.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What `work` returns; an error that names `what` if it panics, and one if it takes longer than `limit`, or `stop` is
-/// set. While it works, no panic is printed.
+/// Returns what `work` returns; an error that names `what` if it panics, and one if it takes longer than `limit`, or
+/// `stop` is set. While it works, no panic is printed.
 pub(super) fn watched<T: Send + 'static>(
     what: &str,
     limit: Duration,
