@@ -1,4 +1,4 @@
-//! How many predictions are right.
+//! Number of predictions that are right.
 
 use candle_core::{D, DType, Result, Tensor, bail};
 

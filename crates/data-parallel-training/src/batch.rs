@@ -150,7 +150,7 @@ pub fn num_examples<X: Batch, Y: Batch>(x: &X, y: &Y) -> Result<usize> {
     num_examples_of(&tensors(x)?, &tensors(y)?)
 }
 
-/// As [`num_examples`], of the tensors of a minibatch.
+/// Like [`num_examples`], for the tensors of a minibatch.
 #[doc(hidden)]
 pub fn num_examples_of(x: &[Tensor], y: &[Tensor]) -> Result<usize> {
     let mut first = None;
@@ -165,8 +165,10 @@ pub fn num_examples_of(x: &[Tensor], y: &[Tensor]) -> Result<usize> {
         );
     }
     let has_inputs = !x.is_empty();
-    let n = first.map(|(_, n)| n).filter(|_| has_inputs);
-    n.context("x has no tensor; expected at least 1, from which the number of examples comes")
+    first
+        .map(|(_, n)| n)
+        .filter(|_| has_inputs)
+        .context("x has no tensor; expected at least 1, from which the number of examples comes")
 }
 
 /// The tensors of a minibatch, with the names that messages give them.

@@ -30,7 +30,7 @@ pub const NEWEST: &str = "checkpoint.safetensors";
 const NEXT: &str = ".checkpoint.next.safetensors";
 
 const FORMAT: &str = "multiple-gpus checkpoint 3";
-/// Where the checksum stands, and what stands there while it is computed.
+/// Text before the checksum, and the digits in its place while it is computed.
 const SUM: &str = "\"crc32\":\"";
 const NO_SUM: &str = "00000000";
 /// The texts that each file has beside those of the program.
@@ -47,7 +47,7 @@ fn step_of(name: &str) -> Option<usize> {
     number.strip_suffix(".safetensors")?.parse().ok()
 }
 
-/// What a program goes on from.
+/// State from which a program goes on.
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoint {
     /// By their names.
@@ -57,7 +57,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The content of a checkpoint's file, after so many steps.
+    /// The content of a checkpoint's file, after `step` steps.
     ///
     /// # Errors
     /// If a device fails.
@@ -81,7 +81,7 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// What [`to_bytes`](Self::to_bytes) returned, and the number of steps.
+    /// Reads the bytes of [`to_bytes`](Self::to_bytes); returns also the number of steps.
     ///
     /// # Errors
     /// If it is damaged, or of another format.
@@ -92,7 +92,8 @@ impl Checkpoint {
             let text = texts.remove(key);
             text.with_context(|| format!("not a checkpoint: its metadata has no {key:?}"))
         };
-        let (format, expected) = (text("format")?, text("crc32")?);
+        let format = text("format")?;
+        let expected = text("crc32")?;
         let (found, _) = checksum(&mut bytes)?;
         ensure!(
             found == expected,
@@ -125,7 +126,7 @@ pub struct Found {
     pub path: PathBuf,
     /// The steps that were taken before it.
     pub step: usize,
-    /// What it has.
+    /// Its content.
     pub checkpoint: Checkpoint,
     /// Why it is none of the newer files, where there are some.
     pub damaged: Option<String>,
@@ -224,8 +225,8 @@ impl CheckpointFolder {
     /// If it cannot be written; [`CheckpointError::Moved`], if the folder was moved before or meanwhile.
     pub fn save(&mut self, step: usize, checkpoint: &Checkpoint, keep: usize) -> Result<()> {
         self.folder.check()?;
-        let saved = self.write_and_rename(step, checkpoint, keep);
-        saved.map_err(|error| self.folder.check().err().unwrap_or(error))
+        self.write_and_rename(step, checkpoint, keep)
+            .map_err(|error| self.folder.check().err().unwrap_or(error))
     }
 
     fn write_and_rename(
@@ -262,7 +263,7 @@ impl CheckpointFolder {
         }
     }
 
-    /// Whether there is a checkpoint, whole or damaged.
+    /// True if there is a checkpoint, whole or damaged.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -287,12 +288,12 @@ impl CheckpointFolder {
         self.flush()
     }
 
-    /// Whether a file of this name is a checkpoint.
+    /// True if a file of this name is a checkpoint.
     pub fn is_checkpoint(name: &str) -> bool {
         name == NEWEST || step_of(name).is_some()
     }
 
-    /// Whether a file of this name is a checkpoint, or one that is not whole yet.
+    /// True if a file of this name is a checkpoint, or one that is not whole yet.
     pub fn is_own(name: &str) -> bool {
         let is_partial = || files::is_partial(name, NEWEST) || files::is_partial(name, NEXT);
         Self::is_checkpoint(name) || name == NEXT || is_partial()
@@ -366,8 +367,11 @@ pub fn difference(own: &str, other: &str) -> Option<(String, String)> {
     let missing = |line: &&str| !own.lines().any(|own| own == *line);
     let line = other.lines().find(missing)?;
     let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
-    let same_key = own.lines().filter(|own| key(own) == key(line));
-    let instead = same_key.collect::<Vec<_>>().join(", ");
+    let instead = own
+        .lines()
+        .filter(|own| key(own) == key(line))
+        .collect::<Vec<_>>()
+        .join(", ");
     Some((instead, line.to_owned()))
 }
 

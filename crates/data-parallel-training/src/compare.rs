@@ -57,7 +57,8 @@ fn first_difference<T: WithDType + Display>(
     b: &Tensor,
     differ: impl Fn(T, T) -> bool,
 ) -> Result<Option<Difference>> {
-    let (x, y): (Vec<T>, Vec<T>) = (a.flatten_all()?.to_vec1()?, b.flatten_all()?.to_vec1()?);
+    let x: Vec<T> = a.flatten_all()?.to_vec1()?;
+    let y: Vec<T> = b.flatten_all()?.to_vec1()?;
     let element = x.iter().zip(&y).position(|(x, y)| differ(*x, *y));
     Ok(element.map(|element| Difference {
         element,
@@ -66,7 +67,7 @@ fn first_difference<T: WithDType + Display>(
     }))
 }
 
-/// Where element `i` is in a tensor of that shape.
+/// Index of element `i` in a tensor of that shape.
 fn index(mut i: usize, dims: &[usize]) -> Vec<usize> {
     let mut index: Vec<usize> = Vec::new();
     for dim in dims.iter().rev() {

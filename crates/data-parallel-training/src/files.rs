@@ -71,7 +71,7 @@ pub(crate) fn flush(file: &File) -> io::Result<()> {
     }
 }
 
-/// As [`write()`], without waiting for the disk.
+/// Like [`write()`], without waiting for the disk.
 ///
 /// # Errors
 /// As there.
@@ -97,13 +97,15 @@ fn put(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<(
         .file_name()
         .ok_or_else(|| io::Error::other("its name is empty"))?;
     // no other thread or process has this name
-    let (process, number) = (std::process::id(), WRITTEN.fetch_add(1, Relaxed));
+    let process = std::process::id();
+    let number = WRITTEN.fetch_add(1, Relaxed);
     let mut partial = OsString::from(".");
     partial.push(name);
     partial.push(format!(".{process}-{number}.partial"));
     let partial = path.with_file_name(partial);
-    let written = write(&partial).and_then(|()| replace(&partial, path));
-    written.inspect_err(|_| drop(fs::remove_file(&partial)))
+    write(&partial)
+        .and_then(|()| replace(&partial, path))
+        .inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
 fn replace(partial: &Path, path: &Path) -> io::Result<()> {
@@ -119,12 +121,12 @@ fn replace(partial: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a file of this name is an unfinished one of `name`.
+/// True if a file of this name is an unfinished one of `name`.
 pub fn is_partial(found: &str, name: &str) -> bool {
-    let between = found
+    let number = found
         .strip_prefix('.')
-        .and_then(|rest| rest.strip_prefix(name));
-    let number = between.and_then(|rest| rest.strip_suffix(".partial"));
+        .and_then(|rest| rest.strip_prefix(name))
+        .and_then(|rest| rest.strip_suffix(".partial"));
     number.is_some_and(|number| number.is_empty() || number.starts_with('.'))
 }
 

@@ -149,8 +149,10 @@ impl Folder {
         let entries = fs::read_dir(&self.path)
             .and_then(Iterator::collect::<io::Result<Vec<_>>>)
             .with_context(|| format!("cannot read {}", self.path.display()))?;
-        let names = entries.into_iter().map(|entry| entry.file_name());
-        Ok(names.filter_map(|name| name.into_string().ok()).collect())
+        Ok(entries
+            .into_iter()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect())
     }
 }
 

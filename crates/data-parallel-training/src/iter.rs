@@ -19,7 +19,7 @@ use crate::shares::shares;
 ///
 /// Minibatches of several inputs or targets are of other types: `impl Examples<(Tensor, Tensor), ()> for …`.
 pub trait Examples<X = Tensor, Y = Tensor>: Send + Sync {
-    /// How many there are.
+    /// Number of examples.
     fn num_examples(&self) -> usize;
 
     /// X (B, …) and y (B, …) of the examples with these numbers, at least one, in epoch `epoch`. In several processes each
@@ -101,7 +101,7 @@ pub struct DataIter<X = Tensor, Y = Tensor> {
     /// Without a seed, the order is the files'.
     seed: Option<u64>,
     begun: Begun,
-    /// Whether a last minibatch that is not full is left out.
+    /// True if a last minibatch that is not full is left out.
     drops_last: bool,
     part: Part,
     stop: Stop,
@@ -111,11 +111,11 @@ pub struct DataIter<X = Tensor, Y = Tensor> {
 #[derive(Clone, Debug, Default)]
 struct Begun {
     epoch: usize,
-    /// How many of its examples the run has had.
+    /// Number of its examples that the run has had.
     examples: usize,
 }
 
-/// What this process makes of a minibatch.
+/// Part of a minibatch that this process makes.
 #[derive(Clone, Debug)]
 struct Part {
     /// Its shards.
@@ -249,7 +249,8 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     /// # Errors
     /// If no minibatch would be left.
     pub fn drop_last(mut self) -> Result<Self> {
-        let (n, batch_size) = (self.num_examples, self.batch_size);
+        let n = self.num_examples;
+        let batch_size = self.batch_size;
         ensure!(
             n >= batch_size,
             "drop_last: {n} examples make no minibatch of {batch_size}; choose a smaller batch size"
@@ -258,7 +259,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
         Ok(self)
     }
 
-    /// How many examples an epoch has.
+    /// Number of examples in an epoch.
     pub fn num_examples(&self) -> usize {
         if self.drops_last {
             self.num_examples - self.num_examples % self.batch_size
@@ -267,17 +268,17 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
         }
     }
 
-    /// How many examples a minibatch has, but for the last one.
+    /// Number of examples in a minibatch, but for the last one.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    /// How many minibatches an epoch has. A short last one counts, unless it is left out.
+    /// Number of minibatches in an epoch. A short last one counts, unless it is left out.
     pub fn num_batches(&self) -> usize {
         self.num_examples().div_ceil(self.batch_size)
     }
 
-    /// What the minibatches depend on beside the examples themselves, a line each.
+    /// Settings on which the minibatches depend beside the examples themselves, a line each.
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
@@ -298,7 +299,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
         )
     }
 
-    /// Whether it makes only a part of each minibatch, as [`shards`](Self::shards) says.
+    /// True if it makes only a part of each minibatch, as [`shards`](Self::shards) says.
     pub fn is_part(&self) -> bool {
         self.part.weights.len() > 1
     }
@@ -309,7 +310,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
         self
     }
 
-    /// Stops early only between groups of `minibatches`, as the gradients of so many make one step.
+    /// Stops early only between groups of `minibatches`: the gradients of a group make one step.
     ///
     /// # Errors
     /// If `minibatches` is 0.
@@ -335,7 +336,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     /// ```
     ///
     /// # Errors
-    /// If an epoch has not so many minibatches.
+    /// If an epoch has fewer than `batches` minibatches.
     pub fn starting_at(mut self, epoch: usize, batches: usize) -> Result<Self> {
         let all = self.num_batches();
         ensure!(
@@ -379,7 +380,8 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     /// # Errors
     /// Where there is not one weight for each shard.
     pub fn split_by(mut self, weights: &[f64]) -> Result<Self> {
-        let (n, of) = (weights.len(), self.part.weights.len());
+        let n = weights.len();
+        let of = self.part.weights.len();
         ensure!(n == of, "{n} weights for {of} shards; give one for each");
         self.part.weights = weights.to_vec();
         Ok(self)
@@ -447,7 +449,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     }
 }
 
-/// What an evaluation takes: a [`DataIter`], of which it takes all minibatches [in order](DataIter::in_order), or an iterator
+/// Minibatches for an evaluation: a [`DataIter`], of which it takes all [in order](DataIter::in_order), or an iterator
 /// of one's own.
 pub trait Minibatches {
     /// The inputs of a minibatch.

@@ -1,4 +1,4 @@
-//! What every training loop handles: minibatches (X, y) in a shuffled order, their losses, random numbers from one seed,
+//! Parts of every training loop: minibatches (X, y) in a shuffled order, their losses, random numbers from one seed,
 //! files of parameters, and checkpoints.
 //!
 //! This crate opens no dataset file: a [`DataIter`] gets [`Examples`] in memory, or tensors. It knows no network and no

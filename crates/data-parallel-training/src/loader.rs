@@ -8,14 +8,14 @@ use std::thread::{Builder, JoinHandle};
 use candle_core::{Error, Result, Tensor};
 use devices::Panicked;
 
-/// How many minibatches wait ready: two hide a slow one, more would only take memory.
+/// Number of minibatches that wait ready: two hide a slow one, more would only take memory.
 const READY: usize = 2;
 
-/// What ends an epoch early.
+/// Conditions that end an epoch early.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
     pub(crate) flag: Option<Arc<AtomicBool>>,
-    /// It ends only between groups of so many minibatches.
+    /// It ends only between groups of this many minibatches.
     pub(crate) group: usize,
 }
 
@@ -25,7 +25,7 @@ impl Stop {
         group: 1,
     };
 
-    /// Whether an epoch ends after so many minibatches.
+    /// True if an epoch ends after `given` minibatches.
     fn after(&self, given: usize) -> bool {
         let flag = self.flag.as_ref();
         let wanted = flag.is_some_and(|flag| flag.load(Ordering::Relaxed));

@@ -50,7 +50,7 @@ impl BatchLoss {
         self.examples
     }
 
-    /// What makes the sum of the losses a mean: the number of examples, or another one, such as that of the tokens.
+    /// Divisor that makes the sum of the losses a mean: the number of examples, or another, such as that of the tokens.
     pub fn divisor(&self) -> f64 {
         self.divisor
     }
@@ -95,7 +95,7 @@ impl BatchLoss {
         losses.iter().map(Self::mean).collect()
     }
 
-    /// Whether it can be read without waiting: it is on the CPU, or was read before.
+    /// True if it can be read without waiting: it is on the CPU, or was read before.
     pub(crate) fn is_at_hand(&self) -> bool {
         self.read.get().is_some() || self.sums.iter().all(|sum| sum.device().is_cpu())
     }

@@ -1,4 +1,4 @@
-//! How a minibatch is divided among replicas.
+//! Division of a minibatch among replicas.
 
 /// `n` examples in proportion to `weights`, rounded down. The examples that are left go one by one to the
 /// shares with the largest fractions. No share is empty where there is an example for each. With equal weights the first

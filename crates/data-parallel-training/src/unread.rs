@@ -6,9 +6,9 @@ use candle_core::Result;
 
 use crate::loss::BatchLoss;
 
-/// How long losses stay unread: what the eye sees as at once.
+/// Time that losses stay unread: to the eye it is no delay.
 const READ_EVERY: Duration = Duration::from_millis(100);
-/// So many steps the host may be ahead of the devices.
+/// Number of steps that the host may be ahead of the devices.
 const MOST: usize = 256;
 
 /// The losses of the steps since the last look, each with a note, such as the number of its step.
@@ -22,11 +22,11 @@ pub struct Unread<N = ()> {
 /// A loss that was read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReadLoss<N> {
-    /// What was noted with it.
+    /// The note that was given with it.
     pub note: N,
     /// Examples in the minibatch.
     pub examples: usize,
-    /// What the sum of their losses was divided by.
+    /// Divisor of the sum of their losses.
     pub divisor: f64,
     /// The mean loss of an example.
     pub mean: f32,
@@ -51,7 +51,7 @@ impl<N> Unread<N> {
         at_hand || self.losses.len() >= MOST || self.since.elapsed() > READ_EVERY
     }
 
-    /// What [`read`](Self::read) would return; they stay unread.
+    /// Returns the losses that [`read`](Self::read) would return; they stay unread.
     ///
     /// # Errors
     /// If a device fails.

@@ -50,7 +50,7 @@ fn tensors_of(bytes: &[u8]) -> Result<HashMap<String, Tensor>> {
 /// The last part of the name of what a batch norm counts.
 pub const COUNT: &str = "num_batches_tracked";
 
-/// Whether a tensor is what a batch norm counts: PyTorch's files have it, and nothing computes with it.
+/// True if a tensor is a batch norm's count: PyTorch's files have it, and nothing computes with it.
 ///
 /// ```
 /// assert!(training::weights::is_count("bn1.num_batches_tracked"));
@@ -130,8 +130,10 @@ pub fn read(mut file: File) -> Result<Vec<u8>> {
         .map_err(wrap)
         .context("its header is damaged")?;
     // the parser keeps only the last of several tensors with the same name
-    let texts = bytes.windows(OF_A_TENSOR.len());
-    let tensors = texts.filter(|text| *text == OF_A_TENSOR).count();
+    let tensors = bytes
+        .windows(OF_A_TENSOR.len())
+        .filter(|text| *text == OF_A_TENSOR)
+        .count();
     let names = metadata.offset_keys().len();
     ensure!(
         tensors == names,
@@ -176,10 +178,12 @@ pub fn take_all(
 /// A tensor in the type of `like`, if it has its shape and its numbers fit.
 fn converted(name: &str, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {
     if tensor.dims() != like.dims() {
-        let (found, expected) = (tensor.dims(), like.dims());
+        let found = tensor.dims();
+        let expected = like.dims();
         bail!("tensor {name:?} has shape {found:?}, expected {expected:?}");
     }
-    let (found, expected) = (tensor.dtype(), like.dtype());
+    let found = tensor.dtype();
+    let expected = like.dtype();
     if found.is_float() != expected.is_float() {
         bail!("tensor {name:?} has type {found:?}, expected {expected:?}");
     }
@@ -242,10 +246,10 @@ fn near(
             .is_some_and(|rest| rest.ends_with('.'));
         is_part || has_part && found[*other].dims() == like.dims()
     });
-    let nearest = others
+    others
         .iter()
-        .min_by_key(|other| other.len().abs_diff(name.len()));
-    nearest.map_or(String::new(), |other| format!(", but {}", quote(other)))
+        .min_by_key(|other| other.len().abs_diff(name.len()))
+        .map_or(String::new(), |other| format!(", but {}", quote(other)))
 }
 
 /// An error, if an f32 is NaN or infinite.
