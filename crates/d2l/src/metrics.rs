@@ -36,7 +36,8 @@ pub fn evaluate_accuracy_gpu(
         let mut metric = Accumulator::<2>::new();
         for batch in data_iter.in_order() {
             let (x, y) = batch?;
-            let (x, y) = (to_device(&x, device)?, to_device(&y, device)?);
+            let x = to_device(&x, device)?;
+            let y = to_device(&y, device)?;
             let all_cores = || net(&x)?.eval();
             let y_hat = devices::threads::with_budget(cores(), all_cores)?;
             metric.add([accuracy(&y_hat, &y)? as f64, y.dim(0)? as f64]);

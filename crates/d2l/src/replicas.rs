@@ -35,7 +35,8 @@ where
     I: IntoParallelIterator<Iter: IndexedParallelIterator>,
     T: Send,
 {
-    let (items, k) = (items.into_par_iter(), devices.len());
+    let items = items.into_par_iter();
+    let k = devices.len();
     if items.len() != k || k == 0 {
         bail!("{} items for {k} devices; give one for each", items.len());
     }
@@ -87,7 +88,7 @@ pub fn share_cores(threads: Option<usize>, replicas: usize) -> usize {
     try_share_cores(threads, replicas).expect("threads can be started")
 }
 
-/// As [`share_cores`].
+/// Like [`share_cores`], but a failure is an error, not a panic.
 ///
 /// # Errors
 /// If the system starts no more threads.

@@ -57,9 +57,12 @@ pub fn show_images(x: &Tensor, labels: &[&str], predictions: &[&str]) -> Result<
         }
     }
     // the mark of a mistake stands beside its text
-    let texts = labels.iter().chain(predictions);
-    let lengths = texts.map(|text| text.chars().count() + 2);
-    let longest = lengths.max().unwrap_or_default();
+    let longest = labels
+        .iter()
+        .chain(predictions)
+        .map(|text| text.chars().count() + 2)
+        .max()
+        .unwrap_or_default();
     let column = (width * SCALE).max(COLUMN).max(longest * LETTER);
     let row = height * SCALE + 2 * LINE;
     let mut body = String::new();
@@ -111,7 +114,8 @@ fn pixels(body: &mut String, image: &[Vec<f32>]) {
             x += stretch.len();
         }
     }
-    let (width, height) = (image[0].len(), image.len());
+    let width = image[0].len();
+    let height = image.len();
     let _ = writeln!(
         body,
         "<g class=\"photo\" transform=\"scale({SCALE})\" shape-rendering=\"crispEdges\">\
@@ -134,11 +138,13 @@ fn grey(value: f32) -> usize {
     (value.clamp(0.0, 1.0) * 15.0).round() as usize
 }
 
-/// What stands below an image, and the frame of a mistake.
+/// Writes the text below an image, and frames a mistake.
 fn caption(body: &mut String, width: usize, height: usize, label: &str, prediction: &str) {
-    let (width, height) = (width * SCALE, height * SCALE);
+    let width = width * SCALE;
+    let height = height * SCALE;
     let mut line = |i: usize, class: &str, text: String| {
-        let (x, y) = (width / 2, height + i * LINE - 2);
+        let x = width / 2;
+        let y = height + i * LINE - 2;
         let text = escape(&text);
         let _ = writeln!(
             body,
@@ -151,7 +157,8 @@ fn caption(body: &mut String, width: usize, height: usize, label: &str, predicti
         return;
     }
     line(2, "wrong", format!("✗ {prediction}"));
-    let (width, height) = (width + 4, height + 4);
+    let width = width + 4;
+    let height = height + 4;
     let _ = writeln!(
         body,
         "<rect x=\"-2\" y=\"-2\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
@@ -159,12 +166,16 @@ fn caption(body: &mut String, width: usize, height: usize, label: &str, predicti
     );
 }
 
-/// What the sheet shows, in words.
+/// Describes in words what the sheet shows.
 fn words(labels: &[&str], predictions: &[&str]) -> String {
     let n = labels.len();
     let plural = if n == 1 { "" } else { "s" };
-    let pairs = labels.iter().zip(predictions).filter(|(l, p)| l != p);
-    let mistakes: Vec<_> = pairs.map(|(l, p)| format!("{l} taken for {p}")).collect();
+    let mistakes: Vec<_> = labels
+        .iter()
+        .zip(predictions)
+        .filter(|(l, p)| l != p)
+        .map(|(l, p)| format!("{l} taken for {p}"))
+        .collect();
     let count = match mistakes.len() {
         0 => "no mistake".to_owned(),
         1 => format!("1 mistake: {}", mistakes[0]),

@@ -1,7 +1,7 @@
 //! SVG pictures.
 
-/// What makes a picture on white a dark one where the reader prefers dark pages; it stands before `</svg>`. Hues stay,
-/// and what has the class `photo`.
+/// Makes a picture on white a dark one where the reader prefers dark pages; it stands before `</svg>`. Hues stay, and
+/// what has the class `photo`.
 pub const DARK_MODE: &str = "<style>@media (prefers-color-scheme: dark) { \
     svg { filter: invert(0.93) hue-rotate(180deg) } svg .photo { filter: invert(0.93) } }</style>";
 
