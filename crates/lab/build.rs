@@ -20,12 +20,14 @@ fn main() -> Result<()> {
         println!("cargo::rerun-if-changed={watched}");
     }
     let names = names(&crate_dir.join("exercises"))?;
-    let (mut table, mut variants) = (String::new(), Variants::default());
+    let mut table = String::new();
+    let mut variants = Variants::default();
     let mut train_together = vec![]; // files: the solution, then the wrong answers
     for file in &names {
         let paths = FOLDERS.map(|folder| crate_dir.join(folder).join(file));
         let [exercise, check, hint, wrong] = &paths;
-        let (hint, wrong) = (hint.with_extension("md"), wrong.with_extension("md"));
+        let hint = hint.with_extension("md");
+        let wrong = wrong.with_extension("md");
         let name = file.trim_end_matches(".rs");
         let (open, right) = gap_and_solution(&read(exercise)?);
         let [gap, solution] =
@@ -88,10 +90,12 @@ fn sets(answers: &[Vec<(String, PathBuf)>]) -> String {
     format!("sets! {{\n{}}}\n", lines.collect::<String>())
 }
 
-/// What readers begin with, and the solution. The lines after `// gap: TEXT`, up to `// end of gap`, are of the solution
-/// only. The other has TEXT there, or nothing.
+/// Returns the text that readers begin with, and the solution. The lines after `// gap: TEXT`, up to `// end of gap`,
+/// are of the solution only. The other has TEXT there, or nothing.
 fn gap_and_solution(exercise: &str) -> (String, String) {
-    let (mut gap, mut solution, mut in_gap) = (String::new(), String::new(), false);
+    let mut gap = String::new();
+    let mut solution = String::new();
+    let mut in_gap = false;
     for line in exercise.split_inclusive('\n') {
         if let Some((indent, text)) = line.split_once("// gap:") {
             in_gap = true;
@@ -123,7 +127,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What the tests compile: a module for each answer with its check, and the list of them.
+/// Code of the tests: a module for each answer with its check, and the list of them.
 #[derive(Default)]
 struct Variants {
     modules: String,
@@ -153,8 +157,10 @@ fn mistake(part: &str) -> Result<(&str, String, String)> {
         .find_map(|line| line.strip_prefix("says: "))
         .context("no line begins with \"says: \"")?;
     let signed = |sign: char| {
-        let lines = part.lines().filter_map(|line| line.strip_prefix(sign));
-        lines.collect::<Vec<_>>().join("\n")
+        part.lines()
+            .filter_map(|line| line.strip_prefix(sign))
+            .collect::<Vec<_>>()
+            .join("\n")
     };
     Ok((says, signed('-'), signed('+')))
 }

@@ -12,13 +12,13 @@ use anyhow::{Context, Result};
 use crate::exercise::Exercise;
 use crate::judge::VERDICT;
 
-/// How long an answer may run.
+/// Time that an answer may run.
 const LIMIT: Duration = Duration::from_secs(20);
 const ENDLESS: &str = "Your code did not end after 20 seconds. Is there an endless loop?";
-/// So many bytes of what it prints are kept, of the beginning and of the end.
+/// Number of bytes that are kept of what it prints, of the beginning and of the end.
 const MOST: u64 = 1 << 20;
 
-/// What became of an answer.
+/// Outcome of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is right.
@@ -81,7 +81,8 @@ pub fn outcome(exercise: &Exercise, answer: &Path, export: Option<&Path>) -> Res
 
 /// The first and the last bytes of what an answer prints: the verdict comes last, however much comes before.
 fn read_ends(mut stdout: impl Read) -> std::io::Result<Vec<u8>> {
-    let (mut said, mut rest) = (Vec::new(), Vec::new());
+    let mut said = Vec::new();
+    let mut rest = Vec::new();
     stdout.by_ref().take(MOST).read_to_end(&mut said)?;
     while stdout.by_ref().take(MOST).read_to_end(&mut rest)? > 0 {
         rest.drain(..rest.len().saturating_sub(MOST as usize));

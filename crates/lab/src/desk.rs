@@ -42,7 +42,7 @@ impl Desk {
         Ok(path)
     }
 
-    /// Whether the reader has a copy of an exercise.
+    /// True if the reader has a copy of an exercise.
     pub fn has(&self, exercise: &Exercise) -> bool {
         self.path(exercise).exists()
     }
@@ -57,7 +57,8 @@ impl Desk {
         if read(&path)? == exercise.gap.as_bytes() {
             return Ok(None);
         }
-        let (mut old, mut number) = (path.with_extension("rs.old"), 1);
+        let mut old = path.with_extension("rs.old");
+        let mut number = 1;
         while old.exists() {
             number += 1;
             old = path.with_extension(format!("rs.old{number}"));
@@ -91,7 +92,7 @@ impl Desk {
         Ok(None)
     }
 
-    /// Whether the reader's copy was found right, and is still the same.
+    /// True if the reader's copy was found right, and is still the same.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -108,7 +109,8 @@ impl Desk {
     /// # Errors
     /// If a file cannot be read or written.
     pub fn solve(&self, exercise: &Exercise, answer: &[u8]) -> Result<()> {
-        let (solved, line) = (self.solved()?, line(exercise, answer));
+        let solved = self.solved()?;
+        let line = line(exercise, answer);
         let mut lines: Vec<&str> = solved.lines().collect();
         lines.retain(|line| !line.starts_with(exercise.name));
         lines.push(&line);
@@ -139,7 +141,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What `solved.txt` says of an answer that is right.
+/// Line of `solved.txt` for an answer that is right.
 fn line(exercise: &Exercise, answer: &[u8]) -> String {
     format!("{} {:08x}", exercise.name, crc32fast::hash(answer))
 }

@@ -17,7 +17,7 @@ pub struct Exercise {
     pub hint: &'static str,
 }
 
-/// So many exercises, from the first on, ask for functions that train together.
+/// Number of exercises, from the first on, that ask for functions that train together.
 pub const FUNCTIONS: usize = 5;
 
 /// All exercises, in order.
@@ -69,9 +69,13 @@ impl Exercise {
 
     /// The task: the comment at the beginning of the file, below the title.
     pub fn task(&self) -> String {
-        let comment = self.gap.lines().map_while(|line| line.strip_prefix("//"));
-        let lines = comment.map(|line| line.strip_prefix(' ').unwrap_or(line));
-        let lines: Vec<&str> = lines.skip(1).collect();
+        let lines: Vec<&str> = self
+            .gap
+            .lines()
+            .map_while(|line| line.strip_prefix("//"))
+            .map(|line| line.strip_prefix(' ').unwrap_or(line))
+            .skip(1)
+            .collect();
         lines.join("\n").trim().to_owned()
     }
 }

@@ -56,14 +56,18 @@ pub fn print_verdict(verdict: Result<()>) {
 /// # Errors
 /// If they differ. The message shows the first elements that differ.
 pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
-    let (dims, expected) = (yours.dims(), right.dims());
+    let dims = yours.dims();
+    let expected = right.dims();
     let wrong = format!("{what} has the shape {dims:?}, but should have {expected:?}.");
     ensure!(dims == expected, wrong);
     let values = |tensor: &Tensor| {
-        let flat = tensor.to_dtype(candle_core::DType::F64)?.flatten_all()?;
-        flat.to_vec1::<f64>()
+        tensor
+            .to_dtype(candle_core::DType::F64)?
+            .flatten_all()?
+            .to_vec1::<f64>()
     };
-    let (yours, right) = (values(yours)?, values(right)?);
+    let yours = values(yours)?;
+    let right = values(right)?;
     let largest = right.iter().fold(0f64, |a, b| a.max(b.abs()));
     let most = 1e-4 * largest.max(1e-6);
     // NaN differs
@@ -75,7 +79,8 @@ pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
         let some = all[first..].iter().take(4).map(|x| format!("{x:.4}"));
         some.collect::<Vec<_>>().join(", ")
     };
-    let (yours, right) = (shown(&yours), shown(&right));
+    let yours = shown(&yours);
+    let right = shown(&right);
     bail!("{what} is wrong from element {first} on.\n  yours: {yours}\n  right: {right}")
 }
 

@@ -87,11 +87,11 @@ macro_rules! say {
     }};
 }
 
-/// How often the file is looked at.
+/// Time between two looks at the file.
 const LOOK: Duration = Duration::from_millis(100);
-/// An editor may empty or replace a file for a moment. After so many looks it is missing.
+/// An editor may empty or replace a file for a moment. After this many looks it is missing.
 const LOOKS: usize = 10;
-/// After so long it is said what a check waits for.
+/// After this time it is said what a check waits for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -181,7 +181,8 @@ fn hint(exercise: Option<&Exercise>, answers: bool) {
 
 /// Trains with the functions that are solved; the others are the solution's.
 fn train(desk: &Desk, settings: &Settings) -> Result<()> {
-    let (mut answers, mut yours) = (vec![], vec![]);
+    let mut answers = vec![];
+    let mut yours = vec![];
     for exercise in &ALL[..FUNCTIONS] {
         let not_solved = if desk.is_solved(exercise)? {
             None
@@ -282,7 +283,8 @@ fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
 
 /// The schedule of an answer as JSON, and whether it is right.
 fn schedule(desk: &Desk, puzzle: &Exercise) -> Result<(String, Outcome)> {
-    let (name, first) = (puzzle.name, PUZZLES.first);
+    let name = puzzle.name;
+    let first = PUZZLES.first;
     if puzzle.number() < first {
         bail!("{name} is no puzzle: they are {first} to {}", ALL.len());
     }
@@ -400,7 +402,7 @@ const PUZZLES: Section = Section {
     first: 12,
 };
 
-/// How far the reader is, the task, and the file.
+/// Shows how far the reader is, the task, and the file.
 fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
     let mut all = Vec::new();
     for (i, section) in SECTIONS.iter().enumerate() {
@@ -431,6 +433,8 @@ fn heading(exercise: &Exercise) -> impl Display {
 fn shown(path: &Path) -> String {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let root = repository.canonicalize().unwrap_or(repository);
-    let shown = path.strip_prefix(&root).unwrap_or(path);
-    shown.display().to_string()
+    path.strip_prefix(&root)
+        .unwrap_or(path)
+        .display()
+        .to_string()
 }

@@ -20,13 +20,13 @@ pub fn copy(by: usize, other: usize, chunk: usize) -> Sum {
     Sum::new(by, vec![other], chunk)
 }
 
-/// What a schedule has to reach. N is the size of the data in bytes.
+/// Goal that a schedule has to reach. N is the size of the data in bytes.
 pub enum Goal<'a> {
-    /// At most so many messages one after the other: those of the busiest member of each round.
+    /// At most this many messages one after the other: those of the busiest member of each round.
     Messages(usize),
     /// At most this share of N through the busiest member of each round, in all rounds together.
     Bytes(f64),
-    /// At most so many milliseconds for N = 1 MB, with these links from member to member.
+    /// At most this many milliseconds for N = 1 MB, with these links from member to member.
     Ms(f64, &'a dyn Fn(usize, usize) -> Link),
     /// At most this share of N leaves each host; the function says on which host a member is.
     Leaves(f64, &'a dyn Fn(usize) -> usize),
@@ -36,7 +36,7 @@ pub enum Goal<'a> {
     Order(&'a str),
 }
 
-/// Whether a schedule is an all-reduce of `members` that reaches all goals.
+/// Checks that a schedule is an all-reduce of `members` that reaches all goals.
 ///
 /// # Errors
 /// If not: a sentence, and a picture of the rounds below it.
@@ -56,12 +56,14 @@ pub fn check(schedule: &Schedule, members: usize, goals: &[Goal]) -> Result<()> 
             "Member {by} writes to {to:?}. A device writes only its own memory: others copy from it."
         );
     }
-    let complete = schedule.check().map_err(Error::msg);
-    let reached = complete.and_then(|()| goals.iter().try_for_each(|goal| reach(schedule, goal)));
-    reached.map_err(|wrong| Error::msg(format!("{wrong}\n\n{}", draw(schedule))))
+    schedule
+        .check()
+        .map_err(Error::msg)
+        .and_then(|()| goals.iter().try_for_each(|goal| reach(schedule, goal)))
+        .map_err(|wrong| Error::msg(format!("{wrong}\n\n{}", draw(schedule))))
 }
 
-/// Whether an all-reduce reaches a goal.
+/// Checks that an all-reduce reaches a goal.
 fn reach(schedule: &Schedule, goal: &Goal) -> Result<()> {
     let link = |latency, bytes_per_second| Link {
         latency: Duration::from_secs(latency),
@@ -121,7 +123,7 @@ fn reach(schedule: &Schedule, goal: &Goal) -> Result<()> {
     Ok(())
 }
 
-/// What the members hold of each chunk after each round: the higher the bar, the more values are in the sum.
+/// Draws what the members hold of each chunk after each round: the higher the bar, the more values are in the sum.
 fn draw(schedule: &Schedule) -> String {
     let bars: Vec<char> = "▁▂▃▄▅▆▇█".chars().collect();
     let bar = |sum: &Partial| {

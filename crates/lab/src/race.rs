@@ -11,7 +11,7 @@ use serde::Deserialize;
 /// The elements of ResNet-18's gradients: 44.7 MB.
 pub const RESNET18: usize = 11_175_818;
 
-/// How often each all-reduce is timed, after one turn to warm up.
+/// Number of times that each all-reduce is timed, after one turn to warm up.
 const TURNS: usize = 11;
 
 /// A schedule as [`Schedule::json`] writes it.
@@ -63,9 +63,9 @@ impl Times {
 /// An all-reduce of the race.
 struct Entry {
     name: String,
-    /// What the cost model predicts.
+    /// Prediction of the cost model.
     model: Duration,
-    /// How often all threads together read and write the data of one.
+    /// Number of times that all threads together read and write the data of one.
     moved: f64,
 }
 
@@ -76,7 +76,9 @@ struct Entry {
 /// If the schedule is no all-reduce, or its sums are wrong.
 pub fn race(json: &str, len: usize) -> Result<String> {
     let yours: Schedule = serde_json::from_str::<Json>(json)?.into();
-    let (k, bytes, link) = (yours.members, len * size_of::<f32>(), link_here(len)?);
+    let k = yours.members;
+    let bytes = len * size_of::<f32>();
+    let link = link_here(len)?;
     // what devices do, and what threads do
     let entry = |name: &str, on_devices: &Schedule, in_memory: &Schedule| Entry {
         name: name.to_owned(),
@@ -91,7 +93,8 @@ pub fn race(json: &str, len: usize) -> Result<String> {
         entries.push(entry(&algorithm.to_string(), &on_devices, &in_memory));
         groups.push(group_of(algorithm, k));
     }
-    let (times, cores) = (in_turns(groups, len)?, d2l::cores());
+    let times = in_turns(groups, len)?;
+    let cores = d2l::cores();
     let mut text = format!(
         "{k} threads on {cores} cores, {:.1} MB for each. {TURNS} calls of each, in turns.\n\n\
          {:5}{:>15}{:>17}{:>13}{:>17}\n",
@@ -104,13 +107,14 @@ pub fn race(json: &str, len: usize) -> Result<String> {
     );
     for (Entry { name, model, moved }, times) in entries.iter().zip(&times) {
         let range = format!("{:.2} – {:.2}", times.0[0], times.0[times.0.len() - 1]);
-        let (median, model) = (times.median(), model.as_secs_f64() * 1e3);
+        let median = times.median();
+        let model = model.as_secs_f64() * 1e3;
         text += &format!("{name:5}{median:>15.2}{range:>17}{model:>13.2}{moved:>15.1} N\n");
     }
     Ok(text + &why_they_differ(&link, k, cores))
 }
 
-/// How many times the data of one member all sums together read and write.
+/// Number of times that all sums together read and write the data of one member.
 fn moved(schedule: &Schedule) -> f64 {
     let sums = schedule.rounds.iter().flatten();
     let vectors = sums.map(|sum| sum.from.len() + sum.to.len()).sum::<usize>();
@@ -146,7 +150,8 @@ fn link_here(len: usize) -> Result<Link> {
         let times = in_turns(vec![group_of(Algorithm::Star, 2)], len)?;
         Ok(times[0].median() / 1e3 / 2.0)
     };
-    let (latency, whole) = (message(1)?, message(len)?);
+    let latency = message(1)?;
+    let whole = message(len)?;
     let bytes = (len * size_of::<f32>()) as f64;
     Ok(Link {
         latency: Duration::from_secs_f64(latency),
@@ -184,10 +189,10 @@ fn in_turns(groups: Vec<Vec<Member>>, len: usize) -> Result<Vec<Times>> {
             })
         });
         let threads: Vec<_> = threads.collect();
-        let done = threads
+        threads
             .into_iter()
-            .map(|thread| thread.join().expect("no panic"));
-        done.collect::<Result<Vec<_>>>()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect::<Result<Vec<_>>>()
     })?;
     let (mut times, _) = times.into_iter().next().context("no member")?;
     ensure!(times.len() == count, "a group was not timed");
@@ -201,7 +206,8 @@ fn turns(seat: &mut [Member], len: usize) -> Result<Vec<Vec<f64>>> {
     let mut times = vec![Vec::new(); seat.len()];
     for turn in 0..=TURNS {
         for (member, times) in seat.iter_mut().zip(&mut times) {
-            let (rank, k) = (member.rank(), member.size());
+            let rank = member.rank();
+            let k = member.size();
             data.fill((1 + rank + turn) as f32); // small whole numbers: exact in any order
             member.barrier()?; // an early thread may sleep here,
             member.barrier()?; // and is awake here

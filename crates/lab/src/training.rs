@@ -43,7 +43,8 @@ pub const SCRATCH: Functions = Functions {
         scratch::train_batch(x, y, replicas, devices, lr)?.mean()
     },
     accuracy: |replicas, _, minibatches| {
-        let (mut right, mut all) = (0, 0);
+        let mut right = 0;
+        let mut all = 0;
         for (x, y) in minibatches {
             right += d2l::accuracy(&scratch::lenet(x, &replicas[0])?.eval()?, y)?;
             all += y.dim(0)?;
@@ -73,14 +74,16 @@ pub fn agree(yours: &Functions) -> Result<f64> {
     let mut worst = 0f64;
     for k in 1..=3 {
         let s = if k == 1 { "" } else { "s" };
-        let (devices, on) = (vec![Device::Cpu; k], format!("on {k} device{s}"));
+        let devices = vec![Device::Cpu; k];
+        let on = format!("on {k} device{s}");
         let replicas_of = |functions: &Functions| {
-            let copies = devices
+            devices
                 .iter()
-                .map(|device| (functions.get_params)(&params, device));
-            copies.collect::<candle_core::Result<Vec<_>>>()
+                .map(|device| (functions.get_params)(&params, device))
+                .collect::<candle_core::Result<Vec<_>>>()
         };
-        let (replicas, theirs) = (replicas_of(yours)?, replicas_of(&SCRATCH)?);
+        let replicas = replicas_of(yours)?;
+        let theirs = replicas_of(&SCRATCH)?;
         for step in 1..=STEPS {
             let n = if step == 2 { 2 } else { 31 }; // uneven shards, and an empty one
             let (x, y) = minibatch(step, n)?;
@@ -112,7 +115,7 @@ pub fn agree(yours: &Functions) -> Result<f64> {
     Ok(worst)
 }
 
-/// Whether all replicas have the parameters of `right`, up to rounding.
+/// True if all replicas have the parameters of `right`, up to rounding.
 fn same(replicas: &[Vec<Param>], right: &[Param]) -> Result<bool> {
     let values = |param: &Param| param.flatten_all()?.to_vec1::<f32>();
     for replica in replicas {
@@ -126,7 +129,7 @@ fn same(replicas: &[Vec<Param>], right: &[Param]) -> Result<bool> {
     Ok(true)
 }
 
-/// What is trained on, and for how long.
+/// Data to train on, and number of epochs.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
     /// Folder with the IDX files of Fashion-MNIST, or `synthetic` [default: FASHION_MNIST_DIR, or a download]
@@ -156,11 +159,12 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(functions: &'a Functions, k: usize) -> Result<Self> {
-        let (devices, params) = (vec![Device::Cpu; k], scratch::init_params(0)?);
-        let copies = devices
+        let devices = vec![Device::Cpu; k];
+        let params = scratch::init_params(0)?;
+        let replicas = devices
             .iter()
-            .map(|device| (functions.get_params)(&params, device));
-        let replicas = copies.collect::<candle_core::Result<_>>()?;
+            .map(|device| (functions.get_params)(&params, device))
+            .collect::<candle_core::Result<_>>()?;
         Ok(Self {
             functions,
             devices,
@@ -231,8 +235,9 @@ pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Res
         data.train.len()
     )?;
     let (train_iter, test_iter) = data.iters(BATCH_SIZE)?;
-    let batches = test_iter.in_order();
-    let test = batches.collect::<candle_core::Result<Vec<Minibatch>>>()?;
+    let test = test_iter
+        .in_order()
+        .collect::<candle_core::Result<Vec<Minibatch>>>()?;
     let mut runs = [
         Run::new(yours, 1)?,
         Run::new(yours, 2)?,
@@ -262,7 +267,7 @@ pub fn train(yours: &Functions, settings: &Settings, to: &mut impl Write) -> Res
     Ok(())
 }
 
-/// What [`agree`] finds, in a sentence.
+/// Says in a sentence what [`agree`] finds.
 fn agreement(yours: &Functions) -> String {
     let steps = format!("{STEPS} steps on 1, 2 and 3 devices: your losses are those of `scratch`");
     match agree(yours) {

@@ -8,7 +8,7 @@ use clap::Parser;
 use console::style;
 use lab::training::{Functions, Settings, train};
 
-/// What the answers see as the crate `scratch`: its network, and the functions of the other answers.
+/// The crate `scratch` as the answers see it: its network, and the functions of the other answers.
 #[allow(unused_imports)] // an answer may use any of them
 mod page {
     pub use super::exercise_1::get_params;
