@@ -28,7 +28,8 @@ fn make() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
     let root = Path::new("../..");
     println!("cargo::rerun-if-changed=build.rs");
-    let (mut modules, mut table) = (String::new(), String::new());
+    let mut modules = String::new();
+    let mut table = String::new();
     for folder in [root.join("notebooks-md"), "tests/chapters".into()] {
         for page in chapter::pages(&folder)? {
             let file = folder.join(format!("{page}.md"));

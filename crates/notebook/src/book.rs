@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::chapter::{self, Chapter, Kind};
 
-/// Where chapters lie, what they list, and what runs them.
+/// Folders of the chapters and of the files that they list, and the program that runs the chapters.
 #[derive(Debug, Clone)]
 pub struct Book {
-    /// Where the files of listings are looked for: the root of the repository.
+    /// Folder in which the files of listings are looked for: the root of the repository.
     pub root: PathBuf,
     /// The folder of the pages, and of `img/`.
     pub folder: PathBuf,
@@ -87,7 +87,7 @@ impl Book {
         Chapter::parse(&self.text(page)?).with_context(|| self.name(page))
     }
 
-    /// What programs printed on the real data, by their commands: the recorded blocks of all chapters.
+    /// Output of programs on the real data, by their commands: the recorded blocks of all chapters.
     ///
     /// # Errors
     /// If a chapter cannot be read.
@@ -103,7 +103,7 @@ impl Book {
         Ok(recorded)
     }
 
-    /// What messages call a page.
+    /// Name of a page in messages.
     pub fn name(&self, page: &str) -> String {
         let folder = self.folder.file_name().unwrap_or_default();
         match page.strip_prefix("../") {

@@ -16,19 +16,19 @@ pub struct Chapter {
 /// Some lines of a chapter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Piece {
-    /// Where it begins: 1 is the first line.
+    /// Line where it begins: 1 is the first line.
     pub line: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The line that opens it, such as a fence; empty for text.
     pub open: String,
-    /// What is between the two, whole lines.
+    /// Text between the two, whole lines.
     pub body: String,
     /// The line that closes it; empty for text.
     pub close: String,
 }
 
-/// What a piece is.
+/// Kind of a piece.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     /// Markdown, blocks of other languages included.
@@ -36,27 +36,27 @@ pub enum Kind {
     /// Rust. A cell, if it `runs` (```` ```rust ````), otherwise only shown (```` ```rs ````); with a `source`
     /// it is a listing. Python and differences are only shown, and have a source.
     Code {
-        /// Whether it is a cell.
+        /// True if it is a cell.
         runs: bool,
-        /// Where its text comes from.
+        /// Source of its text.
         source: Option<Source>,
     },
-    /// What the cell before printed, blank lines before it included. It stands behind every cell, if only empty.
+    /// Output of the cell before, blank lines before it included. It stands behind every cell, if only empty.
     Output(Compared),
-    /// What a program prints on the real data: its name and arguments.
+    /// Output of a program on the real data: its name and arguments.
     Recorded(String),
 }
 
-/// How an output is compared with what its cell prints.
+/// Comparison of an output with what its cell prints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compared {
-    /// Word by word; decimals may differ by so much (`<!-- output: ±0.1 -->`): training amplifies rounding.
+    /// Word by word; decimals may differ by this number (`<!-- output: ±0.1 -->`): training amplifies rounding.
     Within(f64),
     /// Not at all; it has to be there (`<!-- output: recorded -->`).
     Recorded,
 }
 
-/// Where a listing comes from.
+/// Source of a listing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     /// The file, from the repository's root.
@@ -166,7 +166,7 @@ impl fmt::Display for Piece {
 }
 
 impl Piece {
-    /// Where a listing comes from.
+    /// Source of a listing, if the piece is one.
     pub fn source(&self) -> Option<&Source> {
         match &self.kind {
             Kind::Code { source, .. } => source.as_ref(),
@@ -194,7 +194,7 @@ impl Piece {
     }
 }
 
-/// What a line opens, and the line that closes it, which is empty for a line of text.
+/// Kind of piece that a line opens, and the line that closes it, which is empty for a line of text.
 fn opens(line: &str) -> Result<(Kind, &str)> {
     let text = line.trim();
     if text.starts_with("<!-- output") {
@@ -212,7 +212,7 @@ fn opens(line: &str) -> Result<(Kind, &str)> {
     Ok((code(info.trim(), line)?, fence))
 }
 
-/// What the line that opens an output says: `<!-- output -->`, `<!-- output: ±0.1 -->`.
+/// Reads the line that opens an output: `<!-- output -->`, `<!-- output: ±0.1 -->`.
 fn compared(line: &str) -> Result<Compared> {
     let how = line.trim_start_matches("<!-- output");
     Ok(match how.trim_end_matches("-->").trim() {
@@ -225,7 +225,7 @@ fn compared(line: &str) -> Result<Compared> {
     })
 }
 
-/// What a block of code is, by its info string: `rust file="…" item="…"`, or `diff file="…" since="…"`.
+/// Kind of a block of code, by its info string: `rust file="…" item="…"`, or `diff file="…" since="…"`.
 fn code(info: &str, line: &str) -> Result<Kind> {
     let (language, attributes) = info.split_once(char::is_whitespace).unwrap_or((info, ""));
     let is_shown =

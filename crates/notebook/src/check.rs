@@ -1,4 +1,4 @@
-//! What is not so any more: each check gives complaints, `page:line: what`.
+//! Checks for what is not so any more: each gives complaints, `page:line: what`.
 
 use anyhow::Result;
 
@@ -41,7 +41,7 @@ fn stale(book: &Book, name: &str, chapter: &Chapter, now: &[Fresh]) -> Vec<Strin
     complaints
 }
 
-/// How a piece of a chapter differs from what it should be.
+/// Says how a piece of a chapter differs from what it should be.
 fn difference(book: &Book, old: &Piece, now: &Fresh) -> Option<String> {
     let Kind::Output(compared) = old.kind else {
         let lines = compare::lines(&old.body, &now.body, |a, b| a == b)?;

@@ -1,6 +1,6 @@
-//! What counts as the same output. Words are equal, and integers; a decimal may differ by two units in its last
-//! printed digit, since processors differ there. Times, speeds, names of devices and shares of cores are not
-//! compared: a reader wants to see them, and they are different on every machine.
+//! Rules for the same output. Words are equal, and integers; a decimal may differ by two units in its last printed
+//! digit, since processors differ there. Times, speeds, names of devices and shares of cores are not compared: a reader
+//! wants to see them, and they are different on every machine.
 
 use regex::Regex;
 
@@ -46,7 +46,7 @@ fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("it is written here")
 }
 
-/// Where two outputs differ, line by line, decimals by more than `within`: `None` if nowhere.
+/// Lines where two outputs differ, decimals by more than `within`: `None` if nowhere.
 pub fn difference(expected: &str, got: &str, within: f64) -> Option<String> {
     let part = part();
     lines(expected, got, |a, b| same_line(&part, a, b, within))
@@ -54,10 +54,12 @@ pub fn difference(expected: &str, got: &str, within: f64) -> Option<String> {
 
 /// The lines of two texts that are not the same: `None` if there are none.
 pub fn lines(expected: &str, got: &str, same: impl Fn(&str, &str) -> bool) -> Option<String> {
-    let (a, b): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), got.lines().collect());
+    let a: Vec<&str> = expected.lines().collect();
+    let b: Vec<&str> = got.lines().collect();
     let mut text = String::new();
     for i in 0..a.len().max(b.len()) {
-        let (a, b) = (a.get(i), b.get(i));
+        let a = a.get(i);
+        let b = b.get(i);
         if !a.zip(b).is_some_and(|(a, b)| same(a, b)) {
             text.extend(a.map(|line| format!("  - {line}\n")));
             text.extend(b.map(|line| format!("  + {line}\n")));
@@ -67,7 +69,8 @@ pub fn lines(expected: &str, got: &str, same: impl Fn(&str, &str) -> bool) -> Op
 }
 
 fn same_line(part: &Regex, a: &str, b: &str, within: f64) -> bool {
-    let (a, b) = (tokens(part, a), tokens(part, b));
+    let a = tokens(part, a);
+    let b = tokens(part, b);
     a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b, within))
 }
 

@@ -1,4 +1,4 @@
-//! What a program printed of its epochs, read from a recorded block.
+//! Numbers that a program printed of its epochs, read from a recorded block.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ impl Epochs {
     /// # Errors
     /// If there is no such line, or one lacks a number.
     pub fn of(text: &str) -> Result<Self> {
-        let (mut accuracies, mut seconds) = (Vec::new(), Vec::new());
+        let mut accuracies = Vec::new();
+        let mut seconds = Vec::new();
         for line in text.lines().filter(|line| line.starts_with("epoch ")) {
             let (_, rest) = line.split_once("test acc ").context("no accuracy")?;
             let (accuracy, rest) = rest.split_once(", ").context("no seconds")?;

@@ -8,7 +8,7 @@ use crate::chapter::{Chapter, Kind};
 use crate::output::Picture;
 use crate::{curve, item, memory, output, rounds, run, speed_up};
 
-/// What a piece of a chapter should be now.
+/// A piece of a chapter as it should be now.
 #[derive(Debug)]
 pub struct Fresh {
     /// Its index in the chapter's pieces.
@@ -49,7 +49,9 @@ pub fn outputs(book: &Book, name: &str, chapter: &Chapter) -> Result<Vec<Fresh>>
         return Ok(Vec::new());
     }
     let printed = run::run(&book.program, &book.folder, name, run::LIMIT)?;
-    let (page, cells, built) = (book.name(name), pieces.len(), printed.len());
+    let page = book.name(name);
+    let cells = pieces.len();
+    let built = printed.len();
     ensure!(
         cells == built,
         "{page}: {cells} cells, but {built} in the program: build it again"
@@ -87,9 +89,9 @@ pub fn pictures(book: &Book) -> Result<Vec<Picture>> {
     Ok(all)
 }
 
-/// Whether a file is a picture of a chapter's cell.
+/// True if a file is a picture of a chapter's cell.
 pub fn is_picture_of(file: &str, chapter: &str) -> bool {
-    let rest = file.strip_prefix(&format!("img/{chapter}-"));
-    let numbers = rest.and_then(|rest| rest.strip_suffix(".svg"));
-    numbers.is_some_and(|n| n.chars().all(|c| c.is_ascii_digit() || c == '-'))
+    file.strip_prefix(&format!("img/{chapter}-"))
+        .and_then(|rest| rest.strip_suffix(".svg"))
+        .is_some_and(|n| n.chars().all(|c| c.is_ascii_digit() || c == '-'))
 }

@@ -44,8 +44,8 @@ pub fn listing(root: &Path, source: &Source) -> Result<String> {
 /// Of more removed lines in a row, a difference shows how many they are, and which functions begin in them.
 const REMOVED: usize = 6;
 
-/// What changes from a file to the next one, with a line or two around each change; imports and the first comment
-/// are left out, and many removed lines in a row are counted.
+/// Changes from a file to the next one, with a line or two around each; imports and the first comment are left out, and
+/// many removed lines in a row are counted.
 pub fn difference(old: &str, new: &str) -> String {
     let [old, new] = [old, new].map(|text| {
         let mut is_import = false;
@@ -146,7 +146,7 @@ fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Whether the first word that is no keyword is `name`.
+/// True if the first word that is no keyword is `name`.
 fn declares(item: &Lines, name: &str) -> bool {
     const KEYWORDS: &str = "pub crate super const async unsafe extern fn struct enum trait type static mut macro_rules def class";
     let words = item[0].1.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -155,7 +155,7 @@ fn declares(item: &Lines, name: &str) -> bool {
     names.next() == Some(name)
 }
 
-/// Whether fields, variants or associated items of the type `owner` are in an item.
+/// True if fields, variants or associated items of the type `owner` are in an item.
 fn has_members(item: &Lines, owner: &str) -> bool {
     let header = header(item);
     match header.strip_prefix("impl ") {
@@ -168,7 +168,7 @@ fn has_members(item: &Lines, owner: &str) -> bool {
     }
 }
 
-/// What stands before an item's block, without generics and modules: `impl Module for Linear`.
+/// Text before an item's block, without generics and modules: `impl Module for Linear`.
 fn header(item: &Lines) -> String {
     let lines: Vec<&str> = item.iter().map(|(_, line)| *line).collect();
     let text = lines.join(" ").replace("->", "");
@@ -182,9 +182,11 @@ fn header(item: &Lines) -> String {
         is_outside
     };
     let plain: String = declaration.chars().filter(is_outside).collect();
-    let words = plain.split_whitespace();
-    let names = words.map(|word| word.rsplit("::").next().unwrap_or(word));
-    names.collect::<Vec<_>>().join(" ")
+    plain
+        .split_whitespace()
+        .map(|word| word.rsplit("::").next().unwrap_or(word))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]

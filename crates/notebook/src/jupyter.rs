@@ -50,14 +50,15 @@ pub fn notebook(chapter: &Chapter, folder: &Path) -> Result<Value> {
 
 /// Makes a cell of the text so far, if there is any.
 fn markdown(cells: &mut Vec<Value>, text: &mut String) {
-    let source = std::mem::take(text);
-    let (source, id) = (source.trim(), format!("cell-{}", cells.len()));
+    let text = std::mem::take(text);
+    let source = text.trim();
     if !source.is_empty() {
+        let id = format!("cell-{}", cells.len());
         cells.push(json!({ "cell_type": "markdown", "id": id, "metadata": {}, "source": source }));
     }
 }
 
-/// What stands in a block is a stream, a picture is shown.
+/// Outputs of a cell: the text of a block is a stream, a picture is shown.
 fn outputs(body: &str, folder: &Path) -> Result<Vec<Value>> {
     let mut outputs = Vec::new();
     let mut events = Parser::new(body);

@@ -9,7 +9,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag};
 
 use crate::{chapter, item};
 
-/// What pages have beside plain Markdown.
+/// Extensions of Markdown that pages have.
 pub const OPTIONS: Options = Options::ENABLE_TABLES
     .union(Options::ENABLE_MATH)
     .union(Options::ENABLE_GFM);
@@ -19,13 +19,13 @@ pub const OPTIONS: Options = Options::ENABLE_TABLES
 pub struct Link {
     /// The line of the page; 1 is the first.
     pub line: usize,
-    /// Where it leads: `../crates/scratch/src/lib.rs#L137`.
+    /// Its target: `../crates/scratch/src/lib.rs#L137`.
     pub to: String,
     /// Its text, if that is one piece of code: `allreduce`.
     pub item: Option<String>,
-    /// Whether it is a picture.
+    /// True if it is a picture.
     pub is_picture: bool,
-    /// Where it is in the page's text.
+    /// Its place in the page's text.
     range: Range<usize>,
 }
 
@@ -66,7 +66,7 @@ impl Link {
         file.ends_with(".rs").then(|| line.parse().ok())?
     }
 
-    /// Where it has to lead now: an item's line may be another.
+    /// Target that it has to have now: an item's line may be another.
     fn now(&self, folder: &Path) -> Result<String> {
         let Some(file) = self.file() else {
             return Ok(self.to.clone());
@@ -84,7 +84,7 @@ impl Link {
         Ok(format!("{file}#L{line}"))
     }
 
-    /// Where its address is in the text of the page, if it stands right behind the link's `[text]`.
+    /// Place of its address in the text of the page, if it stands right behind the link's `[text]`.
     pub fn address(&self, text: &str) -> Option<Range<usize>> {
         let markdown = &text[self.range.clone()];
         let at = markdown.rfind(&format!("]({}", self.to))?;
@@ -116,12 +116,13 @@ pub fn replaced(text: &str, mut places: Vec<(Range<usize>, String)>) -> String {
 
 /// A page with the present line of each item in the link to it. A link to an item that is not found stays.
 pub fn renewed(folder: &Path, text: &str) -> String {
-    let links = of(text).into_iter();
-    let places = links.filter_map(|link| Some((link.address(text)?, link.now(folder).ok()?)));
+    let places = of(text)
+        .into_iter()
+        .filter_map(|link| Some((link.address(text)?, link.now(folder).ok()?)));
     replaced(text, places.collect())
 }
 
-/// What is wrong with the links of a page: line and complaint.
+/// Complaints about the links of a page, each with its line.
 pub fn complaints(folder: &Path, text: &str) -> Vec<(usize, String)> {
     let mut complaints = Vec::new();
     for link in of(text) {

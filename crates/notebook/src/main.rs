@@ -46,7 +46,7 @@ enum Command {
     #[command(hide = true)]
     Run {
         chapter: String,
-        /// End after so many seconds
+        /// End after this many seconds
         #[arg(long, value_name = "SECONDS")]
         limit: u64,
     },
@@ -80,7 +80,8 @@ fn book() -> Result<Book> {
 
 fn renew(only: Option<&str>) -> Result<()> {
     let book = book()?;
-    let (all, chapters) = (book.chapters(None)?, book.chapters(only)?);
+    let all = book.chapters(None)?;
+    let chapters = book.chapters(only)?;
     let say = |what: &str, stale: bool| {
         let how = if stale { "renewed" } else { "was fresh" };
         println!("{what}: {how}");

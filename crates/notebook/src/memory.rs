@@ -45,7 +45,8 @@ pub fn svg(book: &Book) -> Result<String> {
     rows.retain(|row| row.len() == 8 && row[1] == K.to_string());
     let count = rows.len();
     ensure!(count == STAGES.len(), "{count} stages are recorded");
-    let (mut drawn, mut words) = (legend(), Vec::new());
+    let mut drawn = legend();
+    let mut words = Vec::new();
     for (i, (stage, row)) in STAGES.iter().zip(&rows).enumerate() {
         let y = TOP + STAGE * i as f64;
         drawn += &text(16.0, y + 20.0, "", stage);
@@ -62,7 +63,8 @@ pub fn svg(book: &Book) -> Result<String> {
         drawn += &text(WIDTH - 16.0, y + 20.0, "end", &kb);
         words.push(format!("{stage} {kb}"));
     }
-    let (height, words) = (TOP + STAGE * STAGES.len() as f64, words.join(", "));
+    let height = TOP + STAGE * STAGES.len() as f64;
+    let words = words.join(", ");
     Ok(format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="What each of {K} devices keeps: {words}">
 <style>{STYLE}</style>
@@ -73,7 +75,7 @@ pub fn svg(book: &Book) -> Result<String> {
     ))
 }
 
-/// What stands above the stages.
+/// Title and legend above the stages.
 fn legend() -> String {
     let title = format!("What each of k = {K} devices keeps of LeNet");
     let mut all = text(16.0, 30.0, "bold", &title);
@@ -106,7 +108,7 @@ fn bar(device: usize, y: f64, kind: usize, parts: usize) -> String {
     (0..K).map(numbered).collect()
 }
 
-/// Where a part on a device begins.
+/// Left edge of a part on a device.
 fn left(device: usize, part: usize) -> f64 {
     LEFT + COLUMN * device as f64 + (PART.0 + GAP) * part as f64
 }

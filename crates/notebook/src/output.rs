@@ -1,4 +1,4 @@
-//! What a cell printed, text and pictures, as it stands in the chapter.
+//! Output of a cell, text and pictures, as it stands in the chapter.
 
 use anyhow::{Context, Result};
 
@@ -8,7 +8,7 @@ const END: &str = "\nEVCXR_END_CONTENT";
 /// A picture of a page.
 #[derive(Debug, PartialEq)]
 pub struct Picture {
-    /// Where it is, relative to the folder of the pages: `img/splitting.svg`.
+    /// Its path, relative to the folder of the pages: `img/splitting.svg`.
     pub file: String,
     /// Its text.
     pub svg: String,
@@ -19,7 +19,9 @@ pub struct Picture {
 /// # Errors
 /// If a picture does not end, or does not say in an `aria-label` what it shows.
 pub fn body(stdout: &str, picture: &str) -> Result<(String, Vec<Picture>)> {
-    let (mut body, mut pictures, mut rest) = (String::new(), Vec::new(), stdout);
+    let mut body = String::new();
+    let mut pictures = Vec::new();
+    let mut rest = stdout;
     while let Some((text, more)) = rest.split_once(BEGIN) {
         let (svg, more) = more.split_once(END).context("a picture does not end")?;
         let file = match pictures.len() {

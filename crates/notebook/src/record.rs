@@ -61,7 +61,7 @@ fn shown(command: &str) -> String {
     lines.join("\n")
 }
 
-/// What a command prints to stdout; this machine's folder of images is `$FASHION_MNIST_DIR` in both.
+/// Returns what a command prints; this machine's folder of images is `$FASHION_MNIST_DIR` in both.
 fn run(root: &Path, line: &str) -> Result<String> {
     const VARIABLE: &str = "FASHION_MNIST_DIR";
     let data = env::var(VARIABLE).unwrap_or_default();

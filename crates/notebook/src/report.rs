@@ -19,7 +19,7 @@ pub fn rows(book: &Book, report: &str, heading: &str, start: &str) -> Result<Vec
         .collect())
 }
 
-/// As [`rows`], with all words of each cell.
+/// Like [`rows`], with all words of each cell.
 ///
 /// # Errors
 /// If there is no such report.

@@ -39,7 +39,8 @@ pub fn svg(algorithm: Algorithm) -> String {
     let schedule = Schedule::new(algorithm, K);
     let rounds = schedule.rounds.len();
     let gap = if rounds > 4 { 33.0 } else { 52.0 };
-    let (mut body, mut y) = (legend(algorithm, &schedule), 109.0);
+    let mut body = legend(algorithm, &schedule);
+    let mut y = 109.0;
     let held = schedule.held();
     body += &devices(&schedule, 0, &held[0], y);
     for number in 0..rounds {
@@ -101,7 +102,7 @@ fn motion(rounds: usize) -> String {
     css + " }"
 }
 
-/// What stands above the devices.
+/// Title and legend above the devices.
 fn legend(algorithm: Algorithm, schedule: &Schedule) -> String {
     let title = match algorithm {
         Algorithm::Star => "Star: device 0 sums, the others copy the sum",
@@ -150,7 +151,8 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
     let mut all = String::new();
     for (device, chunks) in held.iter().enumerate() {
         for (chunk, parts) in chunks.iter().enumerate() {
-            let (x, width) = (left(device, chunk, chunks.len()), width(chunks.len()));
+            let x = left(device, chunk, chunks.len());
+            let width = width(chunks.len());
             let parts = &parts.ranks;
             let old = parts.len() < K && !is_read(&schedule.rounds[round..], device, chunk);
             all += &slots(x, y, width, 0..K, "none");
@@ -172,7 +174,7 @@ fn devices(schedule: &Schedule, round: usize, held: &Held, y: f64) -> String {
     all
 }
 
-/// Whether what a device holds of a chunk is read in these rounds, before it is written over.
+/// True if what a device holds of a chunk is read in these rounds, before it is written over.
 fn is_read(rounds: &[Vec<Sum>], device: usize, chunk: usize) -> bool {
     let sums = rounds.iter().flatten().filter(|sum| sum.chunk == chunk);
     let mut uses = sums.filter(|sum| sum.from.contains(&device) || sum.to.contains(&device));
@@ -235,7 +237,7 @@ impl Rect {
     }
 }
 
-/// What a round does, its arrows, and the chunks that move along them.
+/// Draws a round: its words, its arrows, and the chunks that move along them.
 fn round(schedule: &Schedule, number: usize, held: &Held, band: Band) -> String {
     let sums = &schedule.rounds[number];
     let foot = band.top + DEVICE.1;
@@ -278,7 +280,8 @@ fn arrows(schedule: &Schedule, sum: &Sum, reader: Reader, band: Band) -> String 
     };
     let is_path = is_path(schedule, sum.chunk);
     let class = if is_path { "arrow path" } else { "arrow" };
-    let (top, tip) = (band.top + 3.0, band.bottom - 6.0);
+    let top = band.top + 3.0;
+    let tip = band.bottom - 6.0;
     let mut all = String::new();
     for (i, &from) in sum.from.iter().enumerate() {
         if from != sum.by {
@@ -293,7 +296,8 @@ fn arrows(schedule: &Schedule, sum: &Sum, reader: Reader, band: Band) -> String 
 
 /// The chunks that move in a round, each in a group of its own.
 fn moving(schedule: &Schedule, number: usize, sum: &Sum, held: &Held, band: Band) -> String {
-    let (mut all, down) = (String::new(), band.bottom - band.top);
+    let mut all = String::new();
+    let down = band.bottom - band.top;
     for &from in sum.from.iter().filter(|from| **from != sum.by) {
         let x = left(from, sum.chunk, schedule.chunks);
         let right = left(sum.by, sum.chunk, schedule.chunks) - x;
@@ -323,12 +327,12 @@ fn of_n(quarters: usize) -> String {
     }
 }
 
-/// Whether the path of a chunk is marked: that of the first one, where there are several.
+/// True if the path of a chunk is marked: that of the first one, where there are several.
 fn is_path(schedule: &Schedule, chunk: usize) -> bool {
     schedule.chunks > 1 && chunk == 0
 }
 
-/// Where a chunk of a device begins.
+/// Left edge of a chunk of a device.
 fn left(device: usize, chunk: usize, chunks: usize) -> f64 {
     let device = LEFT + COLUMN * device as f64 + (COLUMN - DEVICE.0) / 2.0;
     device + (width(chunks) + 2.0) * chunk as f64

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// What the process prints before the line of a cell, where that cell begins.
+/// Mark that the process prints before the line of a cell, where that cell begins.
 pub const BEGIN: &str = "\u{1e}cell ";
 
-/// How long a chapter may take: several times what it takes on four cores, before it counts as hanging.
+/// Time that a chapter may take: several times what it takes on four cores, before it counts as hanging.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// The exit status of a process that ends because its time is over, as `timeout` has it.
@@ -47,7 +47,7 @@ pub fn run(
     Ok(cells)
 }
 
-/// What each cell printed, by the marks.
+/// Output of each cell, by the marks.
 fn cells(stdout: &str) -> Vec<(usize, String)> {
     let cell = |part: &str| {
         let (line, text) = part.split_once('\n')?;

@@ -22,9 +22,9 @@ const MEASURED: [(&str, &str); 2] = [
 const LEFT: f64 = 16.0;
 /// The width of one device's speed.
 const ONCE: f64 = 150.0;
-/// Where the numbers stand.
+/// Left edge of the numbers.
 const NUMBERS: f64 = 368.0;
-/// The first bar's title begins below this, and each next one so much lower.
+/// The first bar's title begins below `TOP`, and each next one lower by `HEIGHT`.
 const TOP: usize = 40;
 const HEIGHT: usize = 48;
 
@@ -84,19 +84,25 @@ pub fn svg(book: &Book) -> Result<String> {
 impl SpeedUp {
     /// Its title, and below it the bar with its range and its number.
     fn svg(&self, top: usize) -> String {
-        let (head, y) = (top + 14, top + 20);
-        let (title, width) = (&self.title, ONCE * self.times);
+        let head = top + 14;
+        let y = top + 20;
+        let title = &self.title;
+        let width = ONCE * self.times;
         let mut drawn = format!(
             "<text class=\"bold\" x=\"{LEFT}\" y=\"{head}\">{title}</text>\n\
              <rect class=\"bar\" x=\"{LEFT}\" y=\"{y}\" width=\"{width:.0}\" height=\"16\" rx=\"2\"/>\n"
         );
         for whole in [1.0, 2.0] {
-            let (x, above, below) = (LEFT + ONCE * whole, y - 3, y + 19);
+            let x = LEFT + ONCE * whole;
+            let above = y - 3;
+            let below = y + 19;
             drawn += &format!("<path class=\"whole\" d=\"M{x} {above} V{below}\"/>\n");
         }
         if let Some(Range { lowest, highest }) = self.range {
             let [low, high] = [lowest, highest].map(|times| LEFT + ONCE * times);
-            let (above, middle, below) = (y + 3, y + 8, y + 13);
+            let above = y + 3;
+            let middle = y + 8;
+            let below = y + 13;
             drawn += &format!(
                 "<path class=\"range\" d=\"M{low:.1} {above} V{below} M{low:.1} {middle} H{high:.1} M{high:.1} {above} V{below}\"/>\n"
             );
@@ -120,7 +126,7 @@ impl SpeedUp {
     }
 }
 
-/// What the report says of two devices with the same minibatch of 256 images as one.
+/// Reads from the report the speed-up of two devices with the same minibatch of 256 images as one.
 fn on_two_devices(book: &Book, network: &str, title: &str, name: &str) -> Result<SpeedUp> {
     let heading = format!("On devices of one core: {network}, batch 256");
     let what = || format!("cpu.md: {heading}: {name} on two devices");

@@ -21,7 +21,7 @@ use page::{Place, address};
 const CODE: &str = "The code";
 /// The heading of the last section of the README that the start page has.
 const START: &str = "\n## Start here\n";
-/// The page to play with has the schedules of 1 to so many members. Of more it shows only the costs.
+/// The page to play with has the schedules of 1 to this many members. Of more it shows only the costs.
 const MEMBERS: usize = 16;
 
 /// Builds the site of a folder of chapters in another folder.
@@ -52,7 +52,7 @@ fn schedules() -> String {
     format!("const SCHEDULES = {{\n{all}}};\n")
 }
 
-/// What changes pages before mdBook shows them.
+/// Changes pages before mdBook shows them.
 struct Site;
 
 impl Preprocessor for Site {
@@ -139,7 +139,8 @@ fn index(number: u32, pages: BTreeMap<PathBuf, String>) -> BookItem {
     let mut content = format!("# {CODE}\n\nThe files that the chapters link to.\n\n");
     let mut index = Chapter::new(CODE, String::new(), "code.md", Vec::new());
     for (i, (file, text)) in (1..).zip(pages) {
-        let (name, page) = (file.display().to_string(), address(&file));
+        let name = file.display().to_string();
+        let page = address(&file);
         content += &format!("- [{name}]({})\n", page.display());
         let mut chapter = Chapter::new(&name, text, page.with_extension("md"), vec![CODE.into()]);
         chapter.number = Some(SectionNumber::new([number, i]));

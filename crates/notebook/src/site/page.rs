@@ -13,7 +13,7 @@ use pulldown_cmark::{Event, Parser};
 use crate::chapter::{Chapter, Kind, Piece};
 use crate::links::{self, Link};
 
-/// Where the site has a file of the repository: chapters and their pictures at the top, the rest in a folder.
+/// Address in the site of a file of the repository: chapters and their pictures at the top, the rest in a folder.
 pub fn address(file: &Path) -> PathBuf {
     let is_markdown = file.extension().is_some_and(|e| e == "md");
     match file.strip_prefix("notebooks-md") {
@@ -27,7 +27,7 @@ pub fn address(file: &Path) -> PathBuf {
     }
 }
 
-/// Where the text of a page comes from, and where the site has the page.
+/// Source of a page's text, and the page's place in the site.
 pub struct Place<'a> {
     /// The file of the repository.
     pub file: &'a Path,
@@ -68,7 +68,7 @@ pub fn page(root: &Path, place: &Place, text: &str, linked: &mut Vec<PathBuf>) -
     Ok(links::replaced(&text, places))
 }
 
-/// Where a link or picture with this path leads to in the site.
+/// Target in the site of a link or picture with this path.
 fn target(
     root: &Path,
     from: &Place,
@@ -102,8 +102,11 @@ fn in_repository(root: &Path, from: &Path, path: &str) -> Result<PathBuf> {
             part => file.push(part),
         }
     }
-    let (page, there) = (from.display(), root.join(&file).exists());
-    ensure!(there, "{page} links to {path}, which is not there");
+    ensure!(
+        root.join(&file).exists(),
+        "{} links to {path}, which is not there",
+        from.display()
+    );
     Ok(file)
 }
 
