@@ -15,7 +15,7 @@ const WAITING: &str = "{prefix} {spinner} {elapsed_precise} {wide_msg}";
 const TRAINING: &str =
     "{prefix} {wide_bar:.cyan} {msg}, {per_sec:0}, {eta_precise} left, run {run}";
 
-/// A run without a bar says something at least so often, or half as often.
+/// A run without a bar says something at least once in this time, or in twice this time.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// One bar for a run, which begins anew in each epoch.
@@ -54,7 +54,7 @@ impl Bar {
         }
     }
 
-    /// An epoch begins, or goes on after so many examples.
+    /// An epoch begins, or goes on after `had` examples.
     pub fn begin(&mut self, epoch: usize, had: usize) {
         self.epoch = epoch;
         self.wait("the first minibatch".to_owned());
@@ -113,7 +113,8 @@ fn speak(
             let epoch = bar.prefix();
             if !epoch.is_empty() && epoch == last && !bar.is_finished() {
                 // the bar has what is left of an epoch that goes on
-                let (all, left) = (sizes.train as u64, bar.length().unwrap_or_default());
+                let all = sizes.train as u64;
+                let left = bar.length().unwrap_or_default();
                 let had = all - left + bar.position();
                 say(format!(
                     "{epoch}: {had} of {all} examples, {}",
@@ -130,7 +131,8 @@ fn speak(
 
 fn training(epoch: usize, sizes: Sizes, test_seconds: Option<f64>) -> ProgressStyle {
     let run = move |state: &ProgressState, line: &mut dyn Write| {
-        let (left, pace) = (state.eta().as_secs_f64(), 1.0 / state.per_sec());
+        let left = state.eta().as_secs_f64();
+        let pace = 1.0 / state.per_sec();
         let seconds = seconds_left(epoch, sizes, test_seconds, left, pace);
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let _ = write!(line, "{}", FormattedDuration(time));

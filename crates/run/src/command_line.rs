@@ -50,7 +50,8 @@ fn arguments(command: &Command, matches: &ArgMatches) -> Vec<String> {
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let mut words = Vec::new();
     for arg in command.get_arguments() {
-        let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        let id = arg.get_id().as_str();
+        let name = arg.get_long().unwrap_or_default();
         if !given(id) || OF_THIS_RUN.contains(&id) {
             continue;
         }

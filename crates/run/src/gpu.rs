@@ -1,10 +1,10 @@
-//! What the driver says of a GPU.
+//! Facts about a GPU, from the driver.
 
 use candle_core::Device;
 
 /// A GPU's name and its memory in bytes.
 pub struct Gpu {
-    /// As `NVIDIA H100 80GB HBM3`.
+    /// Its name, such as `NVIDIA H100 80GB HBM3`.
     pub name: String,
     /// The free memory.
     pub free: usize,
@@ -12,7 +12,7 @@ pub struct Gpu {
     pub total: usize,
 }
 
-/// What the driver says of the GPU `device`; `None` for the CPU.
+/// Facts about the GPU `device`, from the driver; `None` for the CPU.
 #[cfg(feature = "cuda")]
 pub fn gpu(device: &Device) -> Option<Gpu> {
     let stream = device.as_cuda_device().ok()?.cuda_stream();
@@ -22,7 +22,7 @@ pub fn gpu(device: &Device) -> Option<Gpu> {
     Some(Gpu { name, free, total })
 }
 
-/// What the driver says of the GPU `device`; `None` for the CPU.
+/// Facts about the GPU `device`, from the driver; `None` for the CPU.
 #[cfg(not(feature = "cuda"))]
 pub fn gpu(_device: &Device) -> Option<Gpu> {
     None

@@ -21,7 +21,7 @@ static ASKED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// as soon as it is asked.
 static ENDS: LazyLock<Mutex<Arc<AtomicBool>>> = LazyLock::new(|| Mutex::new(ASKED.clone()));
 
-/// Whether Ctrl-C was pressed (or the process was asked to end) since the start.
+/// True if Ctrl-C was pressed (or the process was asked to end) since the start.
 ///
 /// ```
 /// assert!(!run::interrupted());
@@ -72,8 +72,10 @@ fn on_signals() -> std::io::Result<()> {
     // SIGTERM insist
     let insists = |signal| signal == SIGINT || signal == SIGTERM;
     let serve = move || signals.forever().for_each(|s| signalled(insists(s)));
-    let thread = std::thread::Builder::new().name("ctrl-c".into());
-    thread.spawn(serve).map(drop)
+    std::thread::Builder::new()
+        .name("ctrl-c".into())
+        .spawn(serve)
+        .map(drop)
 }
 
 /// The signals that this process was started to ignore, a bit each from signal 1. Only Linux tells without

@@ -1,4 +1,4 @@
-//! What both programs do around their training loop: options, record, progress, signals, traces, and what a program
+//! Work of both programs around their training loop: options, record, progress, signals, traces, and what a program
 //! says to the shell.
 //!
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no

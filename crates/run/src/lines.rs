@@ -27,7 +27,7 @@ pub(crate) struct Epoch {
     pub seconds: f64,
 }
 
-/// How long a run is.
+/// Sizes of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sizes {
     pub epochs: usize,
@@ -44,7 +44,7 @@ impl Sizes {
         self.train.div_ceil(self.batch)
     }
 
-    /// How many examples the first steps of an epoch have.
+    /// Number of examples in the first `steps` steps of an epoch.
     pub fn examples(self, steps: usize) -> usize {
         self.train.min(steps.saturating_mul(self.batch))
     }
@@ -62,7 +62,8 @@ impl Lines {
     /// The rows of `steps.csv`: epoch, step, examples and loss.
     fn steps(&self, sizes: Sizes) -> impl Iterator<Item = (usize, usize, usize, f32)> {
         self.losses.iter().enumerate().map(move |(i, loss)| {
-            let (epoch, batch) = (i / sizes.steps_per_epoch(), i % sizes.steps_per_epoch());
+            let epoch = i / sizes.steps_per_epoch();
+            let batch = i % sizes.steps_per_epoch();
             let examples = sizes.examples(batch + 1) - sizes.examples(batch);
             (epoch + 1, i + 1, examples, *loss)
         })
@@ -71,7 +72,8 @@ impl Lines {
     /// The mean loss of the epoch that ends, over its examples.
     pub fn mean_loss(&self, sizes: Sizes) -> f64 {
         let before = self.epochs.len() * sizes.steps_per_epoch();
-        let (mut sum, mut all) = (0.0, 0);
+        let mut sum = 0.0;
+        let mut all = 0;
         for (_, _, examples, loss) in self.steps(sizes).skip(before) {
             sum += f64::from(loss) * examples as f64;
             all += examples;
@@ -79,12 +81,14 @@ impl Lines {
         sum / all as f64
     }
 
-    /// As tensors, for a checkpoint: the loss of each step; loss, accuracy and seconds of each epoch.
+    /// Tensors for a checkpoint: the loss of each step; loss, accuracy and seconds of each epoch.
     pub fn to_tensors(&self) -> Result<[Tensor; 2]> {
         let losses = Tensor::from_slice(&self.losses, self.losses.len(), &Device::Cpu)?;
-        let epochs = self.epochs.iter();
-        let epochs = epochs.flat_map(|epoch| [epoch.loss, epoch.test_acc, epoch.seconds]);
-        let epochs = Tensor::from_iter(epochs, &Device::Cpu)?;
+        let rows = self
+            .epochs
+            .iter()
+            .flat_map(|epoch| [epoch.loss, epoch.test_acc, epoch.seconds]);
+        let epochs = Tensor::from_iter(rows, &Device::Cpu)?;
         Ok([losses, epochs])
     }
 

@@ -14,12 +14,12 @@ use crate::interrupt::ends;
 /// More replicas or threads than this are a slip of the keyboard.
 const MANY: usize = 1024;
 
-/// What the book sets for a section: it depends on the number of devices.
+/// Settings of the book for a section: they depend on the number of devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Book {
     /// The name of the section's program.
     pub program: &'static str,
-    /// What the program does, in a line.
+    /// Says in a line what the program does.
     pub section: &'static str,
     /// The network's name, as it is printed.
     pub network: &'static str,
@@ -190,7 +190,7 @@ impl ProgramOptions for Options {
 }
 
 impl Options {
-    /// What can be said without looking at devices or data.
+    /// Checks all that can be checked without looking at devices or data.
     pub(crate) fn check(&self) -> Result<()> {
         let counts = [
             ("--gpus", self.gpus, MANY),
@@ -239,7 +239,7 @@ impl Options {
     }
 }
 
-/// Whether two paths lead to the same folder.
+/// True if two paths lead to the same folder.
 pub fn is_same_folder(a: &Path, b: &Path) -> bool {
     let folders = a.canonicalize().ok().zip(b.canonicalize().ok());
     a == b || folders.is_some_and(|(a, b)| a == b)

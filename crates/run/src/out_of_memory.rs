@@ -1,4 +1,4 @@
-//! What a failure says besides its cause: the devices of the run after a panic, and what to do if memory or threads do
+//! Notes on a failure besides its cause: the devices of the run after a panic, and what to do if memory or threads do
 //! not suffice.
 //!
 //! **Limits end in a line.** A step that needs more CPU memory than is left is refused before it begins, with status
@@ -45,10 +45,10 @@ fn end(bytes: usize) -> ! {
 
 const SMALLER: &str = "; choose a smaller --batch-size or fewer --gpus";
 
-/// What an error says if the CPU's memory does not suffice, before it is taken.
+/// Text of an error if the CPU's memory does not suffice, before it is taken.
 pub(crate) const REFUSED: &str = "out of memory on the CPU";
 
-/// What follows an error that says that memory or threads do not suffice; nothing after others.
+/// Text after an error that says that memory or threads do not suffice; nothing after others.
 pub(crate) fn hint(error: &str) -> &'static str {
     // ours names the GPU, candle's does not
     let on_gpu = ["out of memory on cuda", "CUDA_ERROR_OUT_OF_MEMORY"];

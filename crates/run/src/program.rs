@@ -1,4 +1,4 @@
-//! What a program says to the shell.
+//! Exit status of a program.
 //!
 //! | status | when |
 //! |---|---|

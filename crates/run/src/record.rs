@@ -40,7 +40,7 @@ pub(crate) struct Record {
     is_new: bool,
     /// When they are drawn at the earliest.
     next_drawing: Instant,
-    /// What could not be written the last time.
+    /// Names of what could not be written the last time.
     failing: BTreeSet<&'static str>,
 }
 
@@ -57,7 +57,7 @@ impl Record {
         }
     }
 
-    /// Whether a folder can be taken: it holds no run, or may be overwritten.
+    /// Checks that a folder can be taken: it holds no run, or may be overwritten.
     pub fn check(folder: &Path, overwrite: bool) -> Result<()> {
         for name in [NEWEST].into_iter().chain(ALL) {
             let path = folder.join(name);
@@ -67,8 +67,11 @@ impl Record {
                 path.display()
             );
         }
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let names = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok());
         let of_run =
             |name: &String| CheckpointFolder::is_checkpoint(name) || ALL.contains(&name.as_str());
         let first = names
@@ -127,7 +130,7 @@ impl Record {
         self.write_drawings(Folder::write)
     }
 
-    /// Whether the run that a folder holds went to its end.
+    /// True if the run that a folder holds went to its end.
     pub fn is_finished(folder: &Folder) -> bool {
         folder.path().join(MODEL).exists()
     }
@@ -197,7 +200,7 @@ impl Record {
         tables
     }
 
-    /// Whether something was written. The first time that it cannot be is said, and the run goes on.
+    /// True if something was written. The first time that it cannot be is said, and the run goes on.
     fn tolerate(&mut self, what: &'static str, written: Result<()>) -> bool {
         let Err(error) = written else {
             self.failing.remove(what);
@@ -219,7 +222,7 @@ impl Drop for Record {
     }
 }
 
-/// Whether a path leads to a file that a run writes in its folder.
+/// True if a path leads to a file that a run writes in its folder.
 pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     // a link counts as what it leads to
     let path = path
@@ -232,7 +235,7 @@ pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
     is_same_folder(parent, folder) && (CheckpointFolder::is_own(&name) || ALL.iter().any(is))
 }
 
-/// Whether a path leads to a file that a run has written in its folder.
+/// True if a path leads to a file that a run has written in its folder.
 pub(crate) fn is_of_a_run(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new("/"));

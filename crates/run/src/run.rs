@@ -90,7 +90,7 @@ pub struct Run {
     options: Options,
     /// The devices, and whether the images are synthetic: the end of the last line.
     places: String,
-    /// What the result of the run depends on, a line each.
+    /// Settings on which the result of the run depends, a line each.
     settings: String,
     /// The command line to keep.
     arguments: Vec<String>,
@@ -100,7 +100,7 @@ pub struct Run {
     progress: Progress,
 }
 
-/// Where a run stands, and what shows it.
+/// Progress of a run, and its display.
 #[derive(Debug)]
 struct Progress {
     /// Steps that were taken; the losses of the last ones may be unread.
@@ -112,7 +112,7 @@ struct Progress {
     trace: Option<Trace>,
 }
 
-/// What a run reached.
+/// Results of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// Test accuracy after each epoch.
@@ -132,16 +132,15 @@ impl Run {
         Self::start_in(Process::ALONE, options, book)
     }
 
-    /// As [`start`](Self::start), in one process of several: it makes its part of each minibatch, and
-    /// shares the cores and the GPUs of its machine with the others that are there.
+    /// Like [`start`](Self::start), in one process of several: it makes its part of each minibatch, and shares the
+    /// cores and the GPUs of its machine with the others that are there.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_in(process: Process, options: &Options, book: &Book) -> Result<Self> {
         options.check().map_err(BadInput::from)?;
         start::check_launcher(process).map_err(BadInput::from)?;
-        let found = start::find_devices(process, options);
-        let (devices, note) = found.map_err(BadInput::from)?;
+        let (devices, note) = start::find_devices(process, options).map_err(BadInput::from)?;
         let k = match process.of {
             1 => devices.len(),
             of => options.gpus.unwrap_or(of),
@@ -200,8 +199,8 @@ impl Run {
         })
     }
 
-    /// What the result of the run depends on, a line each, but for the number of its epochs: a checkpoint of another run is
-    /// refused, and processes that train together have it in common.
+    /// Settings on which the result of the run depends, a line each, but for the number of its epochs: a checkpoint of
+    /// another run is refused, and processes that train together have them in common.
     pub fn settings(&self) -> &str {
         &self.settings
     }
@@ -224,8 +223,9 @@ impl Run {
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let begins = !interrupted();
         if let Some(out) = self.options.out.as_ref().filter(|_| begins && !is_quiet()) {
-            let taken = self.record.take(out, self.options.overwrite);
-            taken.map_err(BadInput::from)?;
+            self.record
+                .take(out, self.options.overwrite)
+                .map_err(BadInput::from)?;
         }
         self.begin_recording(begins);
         Ok(params)
@@ -269,7 +269,8 @@ impl Run {
         let sizes = self.record.sizes;
         let get = |name: &str| kept.get(name).context(IS_OF_ANOTHER_PROGRAM);
         let lines = Lines::from_tensors(get(LOSSES)?, get(ROWS)?)?;
-        let (steps, completed) = (lines.losses.len(), lines.epochs.len());
+        let steps = lines.losses.len();
+        let completed = lines.epochs.len();
         let begun = steps.div_ceil(sizes.steps_per_epoch());
         ensure!(
             begun <= sizes.epochs,
@@ -303,7 +304,7 @@ impl Run {
         self.begin_epoch();
     }
 
-    /// What a checkpoint has of the run, for [`go_on`](Self::go_on): its lines, the time of the epoch that is not
+    /// Content of a checkpoint about the run, for [`go_on`](Self::go_on): its lines, the time of the epoch that is not
     /// complete, its command line.
     ///
     /// # Errors
@@ -355,7 +356,8 @@ impl Run {
 
     /// If another epoch follows, the bar shows it.
     fn begin_epoch(&mut self) {
-        let (next, sizes) = (self.completed() + 1, self.record.sizes);
+        let next = self.completed() + 1;
+        let sizes = self.record.sizes;
         if next <= self.options.epochs && !interrupted() {
             let begun = self.progress.taken - self.completed() * sizes.steps_per_epoch();
             self.progress.bar.begin(next, sizes.examples(begun));
@@ -398,7 +400,8 @@ impl Run {
             self.record.step(loss)?;
             self.progress.bar.step(read.examples, loss);
             if !loss.is_finite() {
-                let (step, epoch) = (self.record.lines.losses.len(), self.completed() + 1);
+                let step = self.record.lines.losses.len();
+                let epoch = self.completed() + 1;
                 bail!(
                     "the loss is {loss} in step {step} (epoch {epoch}, lr {:?}); try a smaller \
                      --lr{}",
@@ -415,7 +418,9 @@ impl Run {
         let tensors = state.tensors(&self.names)?;
         for (name, tensor) in &tensors {
             let finite = weights::check_finite(name, tensor);
-            let (step, lr, kept) = (self.progress.taken, self.lr, self.has_kept());
+            let step = self.progress.taken;
+            let lr = self.lr;
+            let kept = self.has_kept();
             finite.map_err(|error| {
                 anyhow!("after step {step}, at lr {lr:?}: {error}; try a smaller --lr{kept}")
             })?;
@@ -426,12 +431,13 @@ impl Run {
     /// A loss that is no number says more than replicas which differ after it.
     fn check_replicas(&mut self, state: &impl TrainState) -> Result<()> {
         self.read_losses()?;
-        let (step, kept) = (self.progress.taken, self.has_kept());
+        let step = self.progress.taken;
+        let kept = self.has_kept();
         let agree = state.check_replicas(&self.names);
         agree.map_err(|error| anyhow!("after step {step}: {error:#}{kept}"))
     }
 
-    /// Where an error leaves the reader.
+    /// Text after an error: the checkpoint that is there, if there is one.
     pub fn has_kept(&self) -> String {
         match self.record.path().zip(self.progress.checkpoint) {
             Some((folder, step)) => {
@@ -518,13 +524,15 @@ impl Run {
                 Some((folder, kept)) => format!("; --resume {folder} continues after step {kept}"),
                 None => String::new(),
             };
-            let (epoch, all) = (completed + 1, self.options.epochs);
+            let epoch = completed + 1;
+            let all = self.options.epochs;
             say(format_args!(
                 "interrupted in epoch {epoch} of {all}, after step {step}{go_on}"
             ));
         }
-        let terminal = console::Term::stdout().size_checked();
-        let columns = terminal.map_or(80, |(_, columns)| columns.into());
+        let columns = console::Term::stdout()
+            .size_checked()
+            .map_or(80, |(_, columns)| columns.into());
         let curve = self.record.lines.accuracy_curve(self.record.sizes)?;
         if let Some(curve) = curve.text(0, columns) {
             say(format_args!("{curve}"));

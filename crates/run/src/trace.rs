@@ -11,7 +11,7 @@ use crate::say::warn;
 use crate::timeline::Recording;
 use training::files::check_is_file;
 
-/// So many steps are recorded, and an evaluation that falls among them: enough to see them all, little enough
+/// Number of steps that are recorded, with an evaluation that falls among them: enough to see them all, little enough
 /// to be kept in memory.
 const STEPS: usize = 50;
 
@@ -27,7 +27,8 @@ impl Trace {
     /// An error, if a trace and its picture cannot be written: they would replace a file that is there, or one in the
     /// folder of the run.
     pub fn check(file: &Path, run: Option<&Path>, overwrite: bool) -> Result<()> {
-        let (name, picture) = (file.display(), picture(file));
+        let name = file.display();
+        let picture = picture(file);
         ensure!(!file.is_dir(), "--trace {name}: it is a folder, not a file");
         ensure!(
             file != picture,
@@ -76,8 +77,8 @@ impl Drop for Trace {
     /// Writes what was recorded, and a picture of a typical step.
     fn drop(&mut self) {
         let timeline = self.recording.timeline();
-        let (trace, step) = (timeline.chrome(), timeline.typical_step());
-        let drawn = step.unwrap_or(timeline).svg();
+        let trace = timeline.chrome();
+        let drawn = timeline.typical_step().unwrap_or(timeline).svg();
         for (path, text) in [(&self.file, trace), (&picture(&self.file), drawn)] {
             if let Err(error) = fs::write(path, text) {
                 let path = path.display(); // the run does not fail
@@ -91,7 +92,7 @@ fn picture(file: &Path) -> PathBuf {
     file.with_extension("svg")
 }
 
-/// Whether a file can be written; what is there stays as it is.
+/// Checks that a file can be written; what is there stays as it is.
 fn check_writable(path: &Path) -> std::io::Result<()> {
     if path.exists() {
         check_is_file(&fs::metadata(path)?)?;

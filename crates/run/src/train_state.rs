@@ -27,8 +27,11 @@ pub trait TrainState {
 
 impl TrainState for Vec<Vec<Param>> {
     fn tensors(&self, names: &[String]) -> Result<Vec<(String, Tensor)>> {
-        let first = self.first().into_iter().flatten();
-        let tensors = first.map(|param| param.detach());
+        let tensors = self
+            .first()
+            .into_iter()
+            .flatten()
+            .map(|param| param.detach());
         Ok(names.iter().cloned().zip(tensors).collect())
     }
 

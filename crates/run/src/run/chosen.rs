@@ -1,4 +1,4 @@
-//! What a run has chosen where the command line leaves it open.
+//! Choices of a run where the command line leaves them open.
 
 use candle_core::Device;
 use dataset::Dataset;
@@ -12,7 +12,7 @@ pub(super) struct Chosen<'a> {
     pub replicas: usize,
     /// Those of the replicas of this process.
     pub devices: &'a [Device],
-    /// Where the replicas are, in words.
+    /// Places of the replicas, in words.
     pub places: &'a str,
     /// Number of cores of each replica.
     pub share: usize,

@@ -1,7 +1,6 @@
-//! What a run needs before its first step: devices, data, and options that fit them.
+//! Start of a run, before its first step: devices, data, and options that fit them.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -47,7 +46,8 @@ pub(super) fn set_up(
 
 /// Prints what was chosen.
 pub(super) fn print_start(chosen: &Chosen, options: &Options) {
-    let (cores, given) = (devices::cores(), devices::given_cores());
+    let cores = devices::cores();
+    let given = devices::given_cores();
     let unused = unused_threads(given, options.threads);
     let on_cpu = chosen.devices[0].is_cpu();
     let no_bf16 = (on_cpu && options.precision == Precision::Bf16)
@@ -66,14 +66,16 @@ pub(super) fn print_start(chosen: &Chosen, options: &Options) {
         chosen.sizes.batch, chosen.lr, chosen.sizes.epochs, options.seed
     ));
     lines.push(one_line(format_args!("{}", chosen.data.source.line)));
-    let (train, test) = (chosen.sizes.train, chosen.sizes.test);
+    let train = chosen.sizes.train;
+    let test = chosen.sizes.test;
     lines.push(format!("{train} training and {test} test examples"));
     say(format_args!("{}", lines.join("\n")));
 }
 
 /// Threads that `--threads` asks for, and that the process was not given.
 fn unused_threads(given: &GivenCores, asked: Option<usize>) -> Option<String> {
-    let (asked, most) = (asked?, given.threads);
+    let asked = asked?;
+    let most = given.threads;
     if asked <= most {
         return None;
     }
@@ -85,12 +87,12 @@ fn unused_threads(given: &GivenCores, asked: Option<usize>) -> Option<String> {
     })
 }
 
-/// What each replica computes on: `share` of the run's threads.
+/// Says what each replica computes on: `share` of the run's threads.
 fn what_each_has(given: &GivenCores, threads: usize, share: usize) -> String {
     format!("{share} of {threads} {} each", threads_are(given, threads))
 }
 
-/// On what so many threads run.
+/// Says if `threads` are hyperthreads or cores.
 fn threads_are(given: &GivenCores, threads: usize) -> &'static str {
     if threads > given.cores {
         "hyperthreads"
@@ -150,23 +152,33 @@ fn layout(process: Process, k: usize) -> String {
 
 /// A line for each GPU: its name, its memory, and how many replicas share it.
 fn gpu_facts(devices: &[Device]) -> Vec<String> {
-    let mut gpus: Vec<(String, &Device, usize)> = Vec::new();
+    struct Shared<'a> {
+        name: String,
+        device: &'a Device,
+        replicas: usize,
+    }
+    let mut gpus: Vec<Shared<'_>> = Vec::new();
     for (i, device) in devices.iter().enumerate() {
         let name = device_name(i, device);
-        match gpus.iter_mut().find(|gpu| gpu.0 == name) {
-            Some(gpu) => gpu.2 += 1,
-            None => gpus.push((name, device, 1)),
+        match gpus.iter_mut().find(|gpu| gpu.name == name) {
+            Some(gpu) => gpu.replicas += 1,
+            None => gpus.push(Shared {
+                name,
+                device,
+                replicas: 1,
+            }),
         }
     }
-    let line = |(device, gpu_device, replicas): (String, &Device, usize)| {
-        let Gpu { name, free, total } = gpu(gpu_device)?;
+    let line = |shared: Shared<'_>| {
+        let Gpu { name, free, total } = gpu(shared.device)?;
         let [free, total] = [free, total].map(|bytes| bytes as f64 / f64::from(1 << 30));
-        let shared = match replicas {
+        let sharing = match shared.replicas {
             1 => String::new(),
             n => format!(", shared by {n} replicas"),
         };
         Some(format!(
-            "{device}: {name}, {free:.1} of {total:.1} GiB free{shared}"
+            "{}: {name}, {free:.1} of {total:.1} GiB free{sharing}",
+            shared.name
         ))
     };
     gpus.into_iter().filter_map(line).collect()
@@ -176,7 +188,9 @@ pub(super) fn find_devices(
     process: Process,
     options: &Options,
 ) -> Result<(Vec<Device>, Option<String>)> {
-    let (of, mut own, mut first) = (process.of, options.gpus, None);
+    let of = process.of;
+    let mut own = options.gpus;
+    let mut first = None;
     if of > 1 {
         // each has one replica, if the user does not say how many there are
         let k = options.gpus.unwrap_or(of);
@@ -204,16 +218,19 @@ pub(super) fn with_cuda(process: Process, book: &Book, k: usize) -> String {
     )
 }
 
-/// What the result of a run depends on, a line each. In which processes the replicas are is not a setting.
+/// Settings on which the result of a run depends, a line each. The process of a replica is none of them.
 pub(super) fn settings_of(chosen: &Chosen, options: &Options) -> String {
-    let (precision, deterministic) = (options.precision, options.deterministic);
+    let precision = options.precision;
+    let deterministic = options.deterministic;
     let device = if chosen.devices[0].is_cpu() {
         "cpu".to_owned()
     } else {
         format!("cuda, {precision:?}, deterministic: {deterministic}").to_lowercase()
     };
-    let init = options.init.as_deref().map(Path::display);
-    let init = init.map_or("random".to_owned(), |file| file.to_string());
+    let init = match &options.init {
+        Some(file) => file.display().to_string(),
+        None => "random".to_owned(),
+    };
     let order = if options.no_shuffle {
         "as in the file"
     } else {
@@ -297,7 +314,8 @@ pub(super) fn iters(
 
 /// A GPU cannot be left without an example: CUDA has no empty memory.
 fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
-    let (examples, batch_size) = (iter.num_examples(), iter.batch_size());
+    let examples = iter.num_examples();
+    let batch_size = iter.batch_size();
     let last = examples - (iter.num_batches() - 1) * batch_size;
     ensure!(
         last >= k,
@@ -307,7 +325,7 @@ fn check_last_batch(iter: &DataIter, which: &str, k: usize) -> Result<()> {
     Ok(())
 }
 
-/// What can be said of the files that were named without reading them.
+/// Checks the files that were named, without reading them.
 pub(super) fn check_paths(options: &Options) -> Result<()> {
     // what --init had is in the checkpoint of a run that goes on
     if let Some(file) = options.init.as_ref().filter(|_| !options.goes_on) {

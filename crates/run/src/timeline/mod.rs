@@ -120,7 +120,7 @@ impl Timeline {
         lanes
     }
 
-    /// As text in the Trace Event Format, which <https://ui.perfetto.dev> and `chrome://tracing` open.
+    /// Text in the Trace Event Format, which <https://ui.perfetto.dev> and `chrome://tracing` open.
     pub fn chrome(&self) -> String {
         let lanes = self.lanes();
         let name = |(i, lane): (usize, &&str)| json!({"ph": "M", "name": "thread_name", "pid": 1, "tid": i + 1, "args": {"name": lane}});
@@ -141,7 +141,7 @@ fn to_ns(us: f64) -> f64 {
     (us * 1e3).round() / 1e3
 }
 
-/// Where a lane stands among the others: `cpu(2)` before `cpu(10)`.
+/// Place of a lane among the others: `cpu(2)` before `cpu(10)`.
 fn place(lane: &str) -> (bool, String, usize, usize) {
     let digit = |c: char| c.is_ascii_digit();
     let (words, rest) = lane.split_at(lane.find(digit).unwrap_or(lane.len()));

@@ -14,9 +14,9 @@ const TITLE: f64 = 26.0;
 const LEGEND: f64 = 40.0;
 const AXIS: f64 = 34.0;
 const MARGIN: f64 = 14.0;
-/// What is left between two boxes.
+/// Gap between two boxes.
 const SEAM: f64 = 0.5;
-/// What a letter takes at most, at 12 px.
+/// Width of a letter at most, at 12 px.
 const LETTER: f64 = 6.6;
 /// A lane is left out if its work takes less than this part of the time: it would be thinner than a pixel.
 const LEAST: f64 = 1e-3;
@@ -41,8 +41,8 @@ const IDLE: Kind = ("idle", "#eceff2", "#57606a");
 const HATCHED: &str = r##"<pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f7f7f7"/><rect width="1.5" height="6" fill="#8c959f"/></pattern>"##;
 
 impl Timeline {
-    /// As a picture: a colour for each kind of span; a lane is pale where it is idle. A lane with so little work that
-    /// it could not be seen is left out.
+    /// Draws a picture: a colour for each kind of span; a lane is pale where it is idle. A lane with so little work
+    /// that it could not be seen is left out.
     pub fn svg(&self) -> String {
         Self::svg_beside(&[("", self)])
     }
@@ -106,7 +106,7 @@ impl Timeline {
     }
 }
 
-/// What is drawn so far, and where a time is, from left to right.
+/// The picture so far, and its scale of time from left to right.
 struct Picture {
     svg: String,
     left: f64,
@@ -123,8 +123,11 @@ impl Picture {
 
     /// The kinds that occur, in a row.
     fn legend(&mut self, timelines: &[(&str, Timeline)]) {
-        let spans = timelines.iter().flat_map(|(_, timeline)| timeline.spans());
-        let names: BTreeSet<&str> = spans.map(|span| span.name).collect();
+        let names: BTreeSet<&str> = timelines
+            .iter()
+            .flat_map(|(_, timeline)| timeline.spans())
+            .map(|span| span.name)
+            .collect();
         let kinds = KINDS.iter().filter(|kind| names.contains(kind.0));
         let mut x = MARGIN;
         for (name, fill, _) in kinds.chain([&IDLE]) {
@@ -142,7 +145,8 @@ impl Picture {
         let decimals = (-(step / 1e3).log10().floor()).max(0.0) as usize;
         for i in 0..=(length / step) as usize {
             let at = i as f64 * step;
-            let (x, top) = (self.left + at * self.unit, LEGEND - 4.0);
+            let x = self.left + at * self.unit;
+            let top = LEGEND - 4.0;
             self.svg += &format!(r##"<path d="M{x:.1} {top}V{bottom}" stroke="#ddd"/>"##);
             let unit = if i == 0 { " ms" } else { "" };
             let time = format!("{:.decimals$}{unit}", at / 1e3);
@@ -157,16 +161,19 @@ impl Picture {
             self.text(MARGIN, top + 17.0, r##" font-weight="600""##, title);
             top += TITLE;
         }
-        let (left, width) = (self.left, timeline.length() * self.unit);
+        let left = self.left;
+        let width = timeline.length() * self.unit;
         for lane in timeline.lanes() {
-            let (x, y) = (left - MARGIN / 2.0, top + LANE / 2.0 + 4.0);
+            let x = left - MARGIN / 2.0;
+            let y = top + LANE / 2.0 + 4.0;
             self.text(x, y, r##" text-anchor="end""##, lane);
             self.svg += &format!(
                 r##"<rect x="{left:.2}" y="{top}" width="{width:.2}" height="{LANE}" fill="{}"/>"##,
                 IDLE.1
             );
-            let spans = timeline.spans().iter().filter(|span| &*span.lane == lane);
-            spans.for_each(|span| self.span(span, top));
+            for span in timeline.spans().iter().filter(|span| &*span.lane == lane) {
+                self.span(span, top);
+            }
             top += LANE + GAP;
         }
         top
@@ -174,13 +181,17 @@ impl Picture {
 
     /// A span's box, in the lower half of the one in which it lies, with its name where that has room.
     fn span(&mut self, span: &Span, top: f64) {
-        let kind = KINDS.iter().find(|kind| kind.0 == span.name);
-        let (_, fill, ink) = kind.unwrap_or(&IDLE);
+        let (_, fill, ink) = KINDS
+            .iter()
+            .find(|kind| kind.0 == span.name)
+            .unwrap_or(&IDLE);
         let height = LANE / f64::powi(2.0, span.depth as i32);
-        let (x, y) = (self.left + span.begin * self.unit, top + LANE - height);
+        let x = self.left + span.begin * self.unit;
+        let y = top + LANE - height;
         let time = span.end - span.begin;
         let width = (time * self.unit - SEAM).max(1.0);
-        let (name, lane) = (span.name, escape(&span.lane));
+        let name = span.name;
+        let lane = escape(&span.lane);
         self.svg += &format!(
             r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}"><title>{name}, {lane}: {time:.0} µs</title></rect>"##
         );
@@ -212,9 +223,11 @@ fn ms(us: f64) -> String {
 /// The next of 1, 2, 5, 10, 20, … above.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
-    let steps = [1.0, 2.0, 5.0].map(|step| step * power);
-    let step = steps.into_iter().find(|step| *step >= least);
-    step.unwrap_or(10.0 * power)
+    [1.0, 2.0, 5.0]
+        .map(|step| step * power)
+        .into_iter()
+        .find(|step| *step >= least)
+        .unwrap_or(10.0 * power)
 }
 
 #[cfg(test)]
