@@ -26,7 +26,7 @@ pub struct Contender {
     pub name: String,
     /// The threads that it may use.
     pub threads: usize,
-    /// It trains on so many times the batch.
+    /// It trains on this many times the batch.
     pub times: usize,
     /// Which tables have a row of it. It is measured once for all of them.
     pub tables: Tables,
@@ -72,7 +72,7 @@ impl Contender {
         }
     }
 
-    /// What it does where the others do `work`.
+    /// Its work where the others do `work`.
     pub fn work(&self, work: &Work) -> Work {
         Work {
             batch: work.batch * self.times,
@@ -89,7 +89,7 @@ impl Contender {
     }
 }
 
-/// How `benches/pytorch_step.py` can run.
+/// Modes of `benches/pytorch_step.py`.
 const PYTORCH_MODES: [&str; 6] = [
     "eager",
     "eager-channels_last",
@@ -203,11 +203,11 @@ fn pytorch(options: &CpuOptions, mode: &str, threads: usize) -> Contender {
     let script = peers::root().join("benches/pytorch_step.py");
     let name = format!("PyTorch {}", mode.replace('-', ", "));
     let args = [&script.to_string_lossy(), mode, &threads.to_string()];
-    let pytorch = Contender::new(&name, threads, &options.python, &args);
-    pytorch.threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+    Contender::new(&name, threads, &options.python, &args)
+        .threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 }
 
-/// As many replicas as threads, two, and one; and one on one thread. Each replica has an example at least.
+/// Contenders of as many replicas as threads, two, one; and one on one thread. Each replica has at least one example.
 fn ours(threads: usize, batch: usize) -> Result<Vec<Contender>> {
     let mut counts = [(threads, threads), (2, threads), (1, threads), (1, 1)]
         .map(|(k, n)| (k.min(n).min(batch), n))
@@ -219,7 +219,8 @@ fn ours(threads: usize, batch: usize) -> Result<Vec<Contender>> {
 fn of_ours(k: usize, threads: usize) -> Result<Contender> {
     let replicas = if k == 1 { "replica" } else { "replicas" };
     let name = format!("ours, {k} {replicas}");
-    let (k, count) = (k.to_string(), threads.to_string());
+    let k = k.to_string();
+    let count = threads.to_string();
     let args = ["contend", "--replicas", &k, "--threads", &count];
     Ok(Contender::new(&name, threads, &env::current_exe()?, &args))
 }

@@ -1,4 +1,4 @@
-//! How much Winograd's algorithm changes the losses of twenty steps, compared with a change of each weight in its last
+//! Change of the losses of twenty steps by Winograd's algorithm, compared with a change of each weight in its last
 //! place.
 
 use anyhow::Result;
@@ -24,7 +24,8 @@ pub fn table(options: &CpuOptions) -> Result<String> {
     );
     for (network, batch_size) in [(Network::Lenet, 256), (Network::Resnet18, 64)] {
         let (winograd, moved) = differences(options, network, batch_size)?;
-        let (winograd, moved) = (percent(winograd), percent(moved));
+        let winograd = percent(winograd);
+        let moved = percent(moved);
         text += &format!("| {network} | 0.1% | {winograd} | {moved} |\n");
     }
     Ok(text)
@@ -37,9 +38,8 @@ fn percent(share: f64) -> String {
     format!("{percent:.digits$}%")
 }
 
-/// How far apart the losses of the same steps are, at most and relatively: with Winograd's algorithm
-/// from those without, and, to compare, those without from themselves after each weight moved by
-/// about one in its last place.
+/// Largest relative differences of the losses of the same steps: with Winograd's algorithm from those without, and, to
+/// compare, those without from themselves after each weight moved by about one in its last place.
 fn differences(options: &CpuOptions, network: Network, batch_size: usize) -> Result<(f64, f64)> {
     let threads = options.threads();
     share_cores(Some(threads), threads);

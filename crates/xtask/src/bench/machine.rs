@@ -1,5 +1,5 @@
-//! What the system says of the machine and of a process. It is read from /proc: elsewhere than on
-//! Linux it is unknown, and the numbers are NaN.
+//! Facts about the machine and a process, from the system. They are read from /proc: elsewhere than
+//! on Linux they are unknown, and the numbers are NaN.
 
 use std::process::Command;
 use std::thread::available_parallelism;
@@ -13,7 +13,7 @@ const TICKS: f64 = 100.0;
 const QUIET: f64 = 0.1;
 const DOUBT: &str = ": **these numbers are doubtful**";
 
-/// Where the processor's time went while a process was watched.
+/// Use of the processor's time while a process was watched.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// Seconds on the clock.
@@ -27,7 +27,9 @@ pub struct Spent {
 impl Spent {
     /// Adds the time that `f` takes; `pid` is the process that works meanwhile, the first of its group.
     pub fn add<T>(&mut self, pid: u32, f: impl FnOnce() -> T) -> T {
-        let (start, own, busy) = (Instant::now(), group_ticks(pid), busy_ticks());
+        let start = Instant::now();
+        let own = group_ticks(pid);
+        let busy = busy_ticks();
         let done = f();
         let own = (group_ticks(pid) - own) / TICKS;
         self.seconds += start.elapsed().as_secs_f64();
@@ -45,12 +47,12 @@ impl Spent {
         })
     }
 
-    /// How many cores the process kept busy.
+    /// Number of cores that the process kept busy.
     pub fn cores(&self) -> f64 {
         self.own / self.seconds
     }
 
-    /// How many cores were at other work.
+    /// Number of cores that were at other work.
     pub fn other_cores(&self) -> f64 {
         (self.other / self.seconds).clamp(0.0, f64::INFINITY) // NaN stays
     }
@@ -116,8 +118,10 @@ pub fn ask(command: &str, args: &[&str]) -> String {
         .ok()
         .filter(|o| o.status.success());
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
-    let first = text.as_deref().and_then(|t| t.lines().next());
-    first.unwrap_or("unknown").to_owned()
+    text.as_deref()
+        .and_then(|t| t.lines().next())
+        .unwrap_or("unknown")
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What `bench cpu` can be told, and what it has in common with `bench allreduce`.
+//! Options of `bench cpu`, and those that it has in common with `bench allreduce`.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -23,7 +23,7 @@ pub const STEPS: [&str; 10] = [
     "mlp128-16",
 ];
 
-/// What `bench cpu` can be told.
+/// Options of `bench cpu`.
 #[derive(Args, Debug)]
 pub struct CpuOptions {
     /// Number of rounds; every program is timed once in each
@@ -60,7 +60,7 @@ pub struct CpuOptions {
     pub out: PathBuf,
 }
 
-/// What can be measured.
+/// Part that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// This project, with 1 replica, 2, and one for each core
@@ -78,7 +78,7 @@ pub enum Part {
 }
 
 impl CpuOptions {
-    /// Whether it is to be measured.
+    /// True if it is to be measured.
     pub fn has(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }

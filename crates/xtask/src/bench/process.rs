@@ -12,7 +12,7 @@ pub struct Process {
     child: Child,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// What it says it is.
+    /// Its version, as it says.
     pub version: String,
 }
 

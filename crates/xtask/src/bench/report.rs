@@ -55,14 +55,19 @@ pub fn markdown(threads: usize, measured: &[Measured], losses: &str) -> String {
     let mut versions: Vec<&str> = rows().map(|row| row.version.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
-    let busiest = measured.iter().map(|(_, rows)| other_cores(rows));
-    let worst = busiest.reduce(f64::max).unwrap_or(f64::NAN);
+    let worst = measured
+        .iter()
+        .map(|(_, rows)| other_cores(rows))
+        .reduce(f64::max)
+        .unwrap_or(f64::NAN);
     let head = circumstances(threads, &versions.join(", "), worst);
-    let (mut on_devices, mut programs) = (String::new(), String::new());
+    let mut on_devices = String::new();
+    let mut programs = String::new();
     for (work, rows) in measured {
         let rows_in = |is_in: fn(&Tables) -> bool| {
-            let all = rows.iter().filter(|row| is_in(&row.contender.tables));
-            all.collect::<Vec<&Row>>()
+            rows.iter()
+                .filter(|row| is_in(&row.contender.tables))
+                .collect::<Vec<&Row>>()
         };
         let compared = rows_in(|tables| tables.devices);
         if !compared.is_empty() {
@@ -95,8 +100,9 @@ fn other_cores(rows: &[Row]) -> f64 {
     let (long, brief): (Vec<&Row>, Vec<&Row>) =
         rows.iter().partition(|row| row.spent.seconds >= 2.0);
     let together = Spent::total(brief.iter().map(|row| &row.spent));
-    let each = long.iter().map(|row| row.spent.other_cores());
-    each.chain((!brief.is_empty()).then(|| together.other_cores()))
+    long.iter()
+        .map(|row| row.spent.other_cores())
+        .chain((!brief.is_empty()).then(|| together.other_cores()))
         .reduce(f64::max)
         .unwrap_or(f64::NAN)
 }
@@ -106,8 +112,10 @@ fn line(work: &Work, row: &Row, rows: &[&Row]) -> String {
     let times = Summary::of(&row.times);
     let [ms, min, max] = [times.median, times.min, times.max].map(short);
     let [pytorch, bf16] = [false, true].map(|bf16| ratio(row, rows, bf16));
-    let (count, gflops) = (times.count, work.flops() / times.median / 1e6);
-    let (cores, memory) = (row.spent.cores(), row.memory);
+    let count = times.count;
+    let gflops = work.flops() / times.median / 1e6;
+    let cores = row.spent.cores();
+    let memory = row.memory;
     format!(
         "| {name} | {threads} | {ms} | {min} – {max} | {count} | {pytorch} | {bf16} | {gflops:.0} | \
          {cores:.1} | {memory:.0} |\n"
@@ -115,7 +123,8 @@ fn line(work: &Work, row: &Row, rows: &[&Row]) -> String {
 }
 
 fn line_of_devices(work: &Work, row: &Row, rows: &[&Row]) -> String {
-    let (times, k) = (Summary::of(&row.times), row.contender.threads);
+    let times = Summary::of(&row.times);
+    let k = row.contender.threads;
     let batch = |row: &Row| row.contender.work(work).batch as f64;
     let is_on_one = |other: &&&Row| {
         other.contender.threads == 1
@@ -132,7 +141,9 @@ fn line_of_devices(work: &Work, row: &Row, rows: &[&Row]) -> String {
     };
     let rate = 1e3 * batch(row) / row.median();
     let [ms, min, max, rate] = [times.median, times.min, times.max, rate].map(short);
-    let (name, examples, pytorch) = (&row.contender.name, batch(row), ratio(row, rows, false));
+    let name = &row.contender.name;
+    let examples = batch(row);
+    let pytorch = ratio(row, rows, false);
     format!(
         "| {name} | {k} | {examples} | {ms} | {min} – {max} | {rate} | {speed_up} | {pytorch} |\n"
     )

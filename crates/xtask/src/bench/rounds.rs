@@ -14,11 +14,11 @@ use super::work::Work;
 /// The pause between two contenders. OpenMP's threads look for work for 0.2 s, and would be in the way of the next one.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// How long to measure.
+/// Length of a measurement.
 pub struct Effort {
     /// The number of rounds; each contender is timed once in each round.
     pub rounds: usize,
-    /// A contender that has been timed for so many seconds with one kind of step is not timed again.
+    /// A contender that has been timed for this many seconds with one kind of step is not timed again.
     pub seconds: f64,
     /// Steps before the first turn.
     pub warm_up: usize,
@@ -26,7 +26,7 @@ pub struct Effort {
     pub least_steps: usize,
     /// Steps of a turn, at most.
     pub most_steps: usize,
-    /// Whether the processes live on between rounds, however much memory a step takes.
+    /// True if the processes live on between rounds, however much memory a step takes.
     pub live_on: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Row {
     pub times: Vec<f64>,
     /// The most memory that it had, in MiB.
     pub memory: f64,
-    /// Where the processor's time went while it was measured.
+    /// Use of the processor's time while it was measured.
     pub spent: Spent,
     /// Its process, if this lives on between rounds.
     process: Option<Process>,
@@ -113,7 +113,8 @@ impl Row {
     fn warm_up(&mut self, work: &Work, effort: &Effort) -> Result<Process> {
         let mut process = Process::start(self.contender.command(work))?;
         let once = work.is_large() && !effort.live_on;
-        let (first, not_counted) = (if once { 1 } else { effort.warm_up }, &mut Spent::default());
+        let first = if once { 1 } else { effort.warm_up };
+        let not_counted = &mut Spent::default();
         let mut times = process.ask(first, not_counted)?;
         if effort.live_on {
             // the first steps also loaded libraries and compiled: what one takes is seen in the next

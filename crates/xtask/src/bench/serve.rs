@@ -1,4 +1,4 @@
-//! How a contender talks with `bench cpu`: it says `ready` and its version, then takes the number
+//! Protocol of a contender with `bench cpu`: it says `ready` and its version, then takes the number
 //! of steps to do from each line of its input, and answers with the milliseconds of each. Knows no
 //! network. The peers outside the workspace include this file.
 
@@ -24,7 +24,7 @@ pub fn serve(version: &str, mut step: impl FnMut() -> Result<f32>) -> Result<()>
     })
 }
 
-/// As [`serve`], with a `turn` that does as many steps as it is told and returns their milliseconds.
+/// Like [`serve`], with a `turn` that does as many steps as it is told and returns their milliseconds.
 ///
 /// # Errors
 /// If a turn fails.
@@ -35,7 +35,7 @@ pub fn serve_turns(version: &str, mut turn: impl FnMut(usize) -> Result<Vec<f64>
     })
 }
 
-/// As [`serve`], with an `answer` of one line to the number of steps.
+/// Like [`serve`], with an `answer` of one line to the number of steps.
 ///
 /// # Errors
 /// If there is no answer.

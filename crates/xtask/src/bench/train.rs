@@ -10,7 +10,7 @@ use crate::bench::networks::layers;
 use crate::bench::ours::TrainStep;
 use crate::bench::work::Network;
 
-/// What some steps left.
+/// Results of some steps.
 pub struct Trained {
     /// The loss of each step.
     pub losses: Vec<f32>,

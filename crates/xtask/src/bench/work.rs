@@ -1,4 +1,4 @@
-//! What is measured: a training step of a network on a minibatch, and how much there is to
+//! Work that is measured: a training step of a network on a minibatch, and how much there is to
 //! compute in it.
 
 use std::fmt;
@@ -28,12 +28,12 @@ pub enum Network {
     Transformer,
 }
 
-/// What a network gets.
+/// Input of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Example {
-    /// An image of so many channels, rows and columns; the label is one of ten classes.
+    /// Channels, rows and columns of an image; the label is one of ten classes.
     Image(usize, usize, usize),
-    /// So many characters, of 128; the label of each is the next one.
+    /// Number of characters, of 128; the label of each is the next one.
     Characters(usize),
 }
 
@@ -42,7 +42,7 @@ pub enum Example {
 pub struct Work {
     /// Of this network.
     pub network: Network,
-    /// On so many examples.
+    /// Number of examples.
     pub batch: usize,
 }
 
@@ -85,7 +85,7 @@ impl Network {
         }
     }
 
-    /// What an example is.
+    /// Kind of its examples.
     pub fn example(self) -> Example {
         match self {
             Network::Vgg | Network::Resnet20 => Example::Image(3, 32, 32),
@@ -94,13 +94,13 @@ impl Network {
         }
     }
 
-    /// Whether the book has it. candle and Burn have no other.
+    /// True if the book has it. candle and Burn have no other.
     pub fn is_the_books(self) -> bool {
         matches!(self, Network::Lenet | Network::Resnet18)
     }
 
-    /// How many values the convolutions (with their pooling) and linear layers hand on of one example, and how
-    /// many parameters there are. They are known of the book's networks.
+    /// Number of values that the convolutions (with their pooling) and linear layers hand on of one example, and number
+    /// of parameters. They are known of the book's networks.
     fn sizes(self) -> Option<(usize, usize)> {
         match self {
             Network::Lenet => Some((20 * 13 * 13 + 50 * 4 * 4 + 128 + 10, 129_068)),
@@ -136,7 +136,7 @@ fn residual(image_channels: u64, blocks: usize, stages: &[(u64, u64)]) -> Vec<u6
     layers
 }
 
-/// How [`Work::flops`] counts.
+/// Says how [`Work::flops`] counts.
 pub const COUNTED: &str = "FLOPs are those of the convolutions, linear layers and attention: two for each \
     multiply-add of the forward pass and of both gradients, without the input gradient of the first \
     layer. An algorithm with fewer multiply-adds (Winograd) is counted as if it did them all.";
@@ -163,7 +163,7 @@ impl Work {
         [network.get_name().to_owned(), self.batch.to_string()]
     }
 
-    /// Whether contenders take so much memory that they cannot live side by side.
+    /// True if contenders take so much memory that they cannot live side by side.
     pub fn is_large(&self) -> bool {
         self.network == Network::Resnet18 && self.batch > 128
     }

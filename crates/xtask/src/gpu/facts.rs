@@ -25,7 +25,7 @@ pub fn all() -> Result<String> {
     Ok(format!("# On a GPU\n\n- {version}\n- {gpu} ({QUERY})\n"))
 }
 
-/// How many MiB of the GPU's memory all programs together use.
+/// Memory of the GPU that all programs together use, MiB.
 pub fn used_mib() -> Result<f64> {
     let devices = devices_of_kind(DeviceKind::Cuda, Some(1))?;
     let Gpu { free, total, .. } = gpu(&devices[0]).context("no GPU")?;

@@ -1,4 +1,4 @@
-//! How well the networks learn on a GPU, with the book's settings.
+//! Accuracy of the networks that learn on a GPU, with the book's settings.
 
 use anyhow::Result;
 use dataset::Data;
@@ -26,7 +26,8 @@ fn train(options: &GpuOptions, report: &mut Report) -> Result<()> {
     ))?;
     // two first: the threads that drive replicas are as many as the first run in a process needs
     for k in [2, 1] {
-        let (mut last, mut best) = (Vec::new(), Vec::new());
+        let mut last = Vec::new();
+        let mut best = Vec::new();
         for seed in 0..3 {
             let summary = scratch::train(&of(options, k, seed, Precision::Tf32))?;
             report.add(&line(&format!("LeNet, k = {k}"), seed, "", &summary))?;
@@ -34,7 +35,8 @@ fn train(options: &GpuOptions, report: &mut Report) -> Result<()> {
             best.push(best_of(&summary));
         }
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
-        let (last, best) = (mean(&last), mean(&best));
+        let last = mean(&last);
+        let best = mean(&best);
         report.add(&format!(
             "| LeNet, k = {k} | mean | {last:.3} | {best:.3} | ≥ 0.80, best ≥ 0.82 | | |\n"
         ))?;
@@ -70,7 +72,9 @@ fn best_of(summary: &Summary) -> f64 {
 }
 
 fn line(what: &str, seed: u64, bar: &str, summary: &Summary) -> String {
-    let (last, best) = (last_of(&summary.test_acc), best_of(summary));
-    let (loss, seconds) = (last_of(&summary.loss), summary.sec_per_epoch);
+    let last = last_of(&summary.test_acc);
+    let best = best_of(summary);
+    let loss = last_of(&summary.loss);
+    let seconds = summary.sec_per_epoch;
     format!("| {what} | {seed} | {last:.3} | {best:.3} | {bar} | {loss:.3} | {seconds:.2} |\n")
 }

@@ -1,4 +1,4 @@
-//! What `gpu-check` can be told, and what it writes.
+//! Options and report of `gpu-check`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-/// What `gpu-check` can be told.
+/// Options of `gpu-check`.
 #[derive(Args, Debug)]
 pub struct GpuOptions {
     /// Run only this part (repeatable)
@@ -34,7 +34,7 @@ pub struct GpuOptions {
     pub out: PathBuf,
 }
 
-/// What can be done.
+/// Part that can be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Compare steps of k replicas with the CPU
@@ -46,13 +46,13 @@ pub enum Part {
 }
 
 impl GpuOptions {
-    /// Whether it is to be done.
+    /// True if it is to be done.
     pub fn has(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 }
 
-/// What was found. It is written whenever something is added, so that nothing is lost where a later part fails.
+/// Findings. They are written whenever something is added, so that nothing is lost where a later part fails.
 pub struct Report {
     pub path: PathBuf,
     pub text: String,

@@ -30,7 +30,7 @@ pub struct ContendGpu {
     batch: usize,
 }
 
-/// What is done.
+/// Kind of work.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum How {
     /// Steps on request.
@@ -57,7 +57,8 @@ pub fn contend(job: &ContendGpu) -> Result<()> {
 
 fn run(job: &ContendGpu, devices: &[Device], step: &mut TrainStep<'_>) -> Result<()> {
     let (x, y) = minibatch(job.network, job.batch)?;
-    let (x, y) = (x.to_device(&devices[0])?, y.to_device(&devices[0])?);
+    let x = x.to_device(&devices[0])?;
+    let y = y.to_device(&devices[0])?;
     match job.how {
         How::Alone => alone(devices, || step(&x, &y)),
         How::Steps => serve_turns(&version(), |n| timed(devices, n, || step(&x, &y))),

@@ -1,5 +1,5 @@
-//! Whether whole steps of k replicas on a GPU are what they are on the CPU. Replicas share the GPU where there are fewer
-//! than k. The tests of `functional` compare each operation.
+//! Checks that whole steps of k replicas on a GPU are what they are on the CPU. Replicas share the GPU where there are
+//! fewer than k. The tests of `functional` compare each operation.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ use super::options::{GpuOptions, Report};
 use crate::bench::train::{apart, train, worst};
 use crate::bench::work::Network;
 
-/// What some steps left: their losses, and by how much each tensor of the network moved.
+/// Results of some steps: their losses, and by how much each tensor of the network moved.
 struct Ran {
     losses: Vec<f32>,
     moved: Vec<Vec<f32>>,
@@ -69,9 +69,9 @@ fn largest_difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
     worst(pairs.map(|(a, b)| f64::from((a - b).abs())))
 }
 
-/// What rounding to 8 bits may change of a loss. An error is at most 2⁻⁸ of a value, and from there on it is one of
-/// many: some fifty values in a row (ResNet-18: the weight, the convolution and the norm of 18 layers) with √(1/3) of
-/// that each make about √50 · 2⁻⁸ / √3 ≈ 1.6e-2 of a logit; LeNet has ten, and 20 steps to move apart.
+/// Change of a loss that rounding to 8 bits may make. An error is at most 2⁻⁸ of a value, and from there on it is one
+/// of many: some fifty values in a row (ResNet-18: the weight, the convolution and the norm of 18 layers) with √(1/3)
+/// of that each make about √50 · 2⁻⁸ / √3 ≈ 1.6e-2 of a logit; LeNet has ten, and 20 steps to move apart.
 const BF16: f64 = 3e-2;
 
 /// By how much a tensor may move otherwise. A value at ReLU's edge is on either side, and then it counts in all
@@ -79,7 +79,7 @@ const BF16: f64 = 3e-2;
 /// ResNet-18; in f32 a few in all, which are seen in the smallest tensors. A gradient of zeros would be 1 apart.
 const MOVES: [f64; 2] = [5e-2, 0.6];
 
-/// What steps on GPUs leave, in f32 and in bf16, beside those on the CPU. What bf16 leaves has to be another thing.
+/// Compares steps on GPUs, in f32 and in bf16, with those on the CPU. Results in bf16 have to differ from those.
 fn beside_the_cpu(mut add: impl FnMut(&str, f64, RangeInclusive<f64>) -> Result<()>) -> Result<()> {
     use DeviceKind::{Cpu, Cuda};
     use Network::{Lenet, Resnet18};

@@ -24,7 +24,7 @@ struct Comparison {
     how: &'static str,
     /// Of ours.
     precision: &'static str,
-    /// How many replicas ours have, and the bar for this / ours.
+    /// Numbers of replicas of ours, and the bar for this / ours.
     replicas: &'static [(usize, &'static str)],
     /// The modes of PyTorch, and the bar for each.
     modes: &'static [(&'static str, &'static str)],
@@ -112,7 +112,7 @@ impl Ceilings {
         )
     }
 
-    /// The shares of the matrix rate and of the copy that a step of so many milliseconds reaches.
+    /// The shares of the matrix rate and of the copy that a step of this many milliseconds reaches.
     fn shares(&self, work: &Work, precision: &str, milliseconds: f64) -> String {
         let (rate, size) = match precision {
             "bf16" => (self.bf16, 2),
@@ -134,19 +134,20 @@ impl Comparison {
         let ours = self.replicas.iter().map(|&(k, bar)| {
             let s = if k == 1 { "" } else { "s" };
             let name = format!("ours, {k} replica{s}");
-            let (k, precision) = (k.to_string(), self.precision);
+            let k = k.to_string();
             let args = [
                 "contend-gpu",
                 "--replicas",
                 &k,
                 "--precision",
-                precision,
+                self.precision,
                 how,
             ];
             (Contender::new(&name, 1, &me, &args), bar)
         });
         let theirs = self.modes.iter().map(|&(mode, bar)| {
-            let (name, args) = (format!("PyTorch {mode}"), [SCRIPT, mode, how]);
+            let name = format!("PyTorch {mode}");
+            let args = [SCRIPT, mode, how];
             (Contender::new(&name, 1, python, &args), bar)
         });
         Ok(ours.chain(theirs).collect())
@@ -169,7 +170,9 @@ impl Comparison {
             self.what
         );
         // a contender that cannot start has a row with its error, and is not timed
-        let (mut able, mut found, mut unable) = (Vec::new(), Vec::new(), String::new());
+        let mut able = Vec::new();
+        let mut found = Vec::new();
+        let mut unable = String::new();
         let [all, singles] = [self.how, "alone"].map(|how| self.contenders(&options.python, how));
         for ((contender, bar), (single, _)) in all?.into_iter().zip(singles?) {
             match alone(&single, &work) {
@@ -206,7 +209,8 @@ fn times(row: &Row, ours: &Row) -> String {
     let Summary {
         median, min, max, ..
     } = Summary::of(&row.times);
-    let (name, ratio) = (&row.contender.name, short(median / ours.median()));
+    let name = &row.contender.name;
+    let ratio = short(median / ours.median());
     format!("{name} | {median:.4} | {min:.4} – {max:.4} | {ratio}")
 }
 

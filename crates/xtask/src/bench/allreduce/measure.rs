@@ -70,7 +70,8 @@ fn rounds(seat: &mut Seat, len: usize, calls: usize) -> Result<Vec<Vec<f64>>, Er
     let mut times = vec![Vec::new(); seat.len()];
     for call in 0..WARM_UP + calls {
         for ((turn, member), times) in seat.iter_mut().zip(&mut times) {
-            let (rank, k) = (member.rank(), member.size());
+            let rank = member.rank();
+            let k = member.size();
             data.fill(value(rank, call));
             member.barrier()?; // an early thread may sleep here,
             member.barrier()?; // and is awake here

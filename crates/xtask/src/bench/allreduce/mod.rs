@@ -64,7 +64,8 @@ fn table(k: usize) -> Result<String> {
     for len in SIZES {
         let micros = measure::measure(k, len, calls(len), &TURNS)?;
         let times: Vec<String> = micros.iter().map(|micros| micros.to_string()).collect();
-        let (bytes, times) = (size(len), times.join(" | "));
+        let bytes = size(len);
+        let times = times.join(" | ");
         eprintln!("k = {k}, {bytes}: measured");
         text += &format!("| {bytes} | {times} | {} |\n", calls(len));
     }

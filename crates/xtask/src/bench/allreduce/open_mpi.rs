@@ -23,14 +23,17 @@ pub fn table(python: &Path, k: usize, rounds: usize) -> Result<String> {
          | bytes | owner, µs | this, µs | this / owner | rounds |\n|--:|--:|--:|--:|--:|\n"
     );
     for len in [LENET, RESNET18] {
-        let (calls, mut ours, mut theirs) = (calls(len).min(100), Vec::new(), Vec::new());
+        let calls = calls(len).min(100);
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
         for round in 1..=rounds {
             ours.push(measure(k, len, calls, &[Some(Algorithm::Owner)])?[0].median);
             theirs.push(call(python, k, len, calls)?.median);
             eprintln!("{version}: {len} elements, round {round} of {rounds}");
         }
         let [ours, theirs] = [ours, theirs].map(|times| Summary::of(&times));
-        let (bytes, ratio) = (size(len), short(theirs.median / ours.median));
+        let bytes = size(len);
+        let ratio = short(theirs.median / ours.median);
         text += &format!("| {bytes} | {ours} | {theirs} | {ratio} | {rounds} |\n");
     }
     Ok(text)

@@ -9,12 +9,12 @@ pub(super) const SIZES: [usize; 11] = [
     250, 1000, 4000, 16_000, 64_000, LENET, 250_000, 1_000_000, 4_000_000, RESNET18, 32_000_000,
 ];
 
-/// How often an all-reduce of so many elements is called: fewer times where it takes long.
+/// Number of calls of an all-reduce of `len` elements: fewer where it takes long.
 pub(super) fn calls(len: usize) -> usize {
     (1_000_000_000 / len).clamp(31, 1000)
 }
 
-/// The bytes of so many elements; for the gradients of a network also its name.
+/// The bytes of `len` elements; for the gradients of a network also its name.
 pub(super) fn size(len: usize) -> String {
     let bytes = (len * size_of::<f32>()) as f64;
     match len {

@@ -29,14 +29,14 @@ use recording::Recording;
 use report::{MANY_CORES, Recorded};
 use simulation::Replicas;
 
-/// What `bench cores` can be told.
+/// Options of `bench cores`.
 #[derive(Args, Debug)]
 pub struct CoresOptions {
     /// Simulate only this step, NETWORK-BATCH (repeatable)
     #[arg(long, value_name = "STEP", default_values = STEPS)]
     step: Vec<Work>,
 
-    /// Simulate only on so many cores (repeatable)
+    /// Simulate only on N cores (repeatable)
     #[arg(long, value_name = "N", default_values = ["1", "2", "4", "8", "16", "32"])]
     cores: Vec<NonZeroUsize>,
 
@@ -124,7 +124,7 @@ impl Recordings {
 
 /// Steps that are not recorded: the first ones are slower.
 const WARM_UP: usize = 2;
-/// No more steps are recorded after so long, except for the least number.
+/// No more steps are recorded after this time, except for the least number.
 const LONG_ENOUGH: Duration = Duration::from_secs(5);
 /// The least number of steps that are recorded, if as many are asked for.
 const LEAST_STEPS: usize = 6;
@@ -166,7 +166,8 @@ pub fn record(job: &Record) -> Result<()> {
                 recorder.end_step();
                 ensure!(loss.is_finite(), "the loss is {loss}");
             }
-            let (steps, look) = (recorder.take_steps(), recorder.look_ns());
+            let steps = recorder.take_steps();
+            let look = recorder.look_ns();
             let recording = Recording::of(&steps, job.replicas, parameters, look)?;
             Ok(serde_json::to_string(&recording)?)
         })

@@ -44,13 +44,13 @@ pub struct Recorder {
 
 #[derive(Default)]
 struct Log {
-    /// What a look at the clock takes.
+    /// Time of a look at the clock.
     look: Duration,
     threads: Vec<ThreadLog>,
     steps: Vec<Step>,
 }
 
-/// What a thread has done since the last step.
+/// Work of a thread since the last step.
 struct ThreadLog {
     thread: Thread,
     /// The end of the last look.
@@ -107,7 +107,7 @@ impl Recorder {
         };
     }
 
-    /// What is subtracted for each look, ns.
+    /// Time that is subtracted for each look, ns.
     pub fn look_ns(&self) -> f64 {
         self.log().look.as_nanos() as f64
     }
@@ -189,7 +189,8 @@ impl ThreadLog {
     /// The time since the last item was no task's.
     fn end_serial(&mut self) {
         if self.calls.is_empty() {
-            let (label, ns) = (self.label(), self.take_since());
+            let label = self.label();
+            let ns = self.take_since();
             self.items.push(Item::Serial { label, ns });
         }
     }

@@ -1,5 +1,5 @@
-//! What was recorded of a training step on one thread: its parallel calls, with the processor time of each task, and
-//! the time between them. Knows neither a clock nor a machine with more cores.
+//! Record of a training step on one thread: its parallel calls, with the processor time of each task, and the time
+//! between them. Knows neither a clock nor a machine with more cores.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,23 +14,23 @@ use crate::bench::stats::Summary;
 pub enum Item {
     /// Work between two parallel calls: more cores do not make it faster.
     Serial {
-        /// Where it was done.
+        /// The operation or span of the work.
         label: Label,
-        /// How long it took.
+        /// Its time.
         ns: f64,
     },
     /// A parallel call.
     Call {
-        /// Where it was done.
+        /// The operation or span of the work.
         label: Label,
         /// The file and line of the call.
         place: String,
-        /// How long each of its tasks took.
+        /// Time of each of its tasks.
         tasks: Vec<f64>,
     },
 }
 
-/// What a thread was at.
+/// Operation or span that a thread was at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Label {
     /// An operation of the network.
@@ -68,11 +68,11 @@ pub enum Pass {
 /// A step on all its threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What the main thread did.
+    /// Work of the main thread.
     pub main: Vec<Item>,
-    /// What the threads of replicas did. Those that sum gradients are not among them.
+    /// Work of the threads of replicas. Those that sum gradients are not among them.
     pub replicas: Vec<Vec<Item>>,
-    /// What the threads did that only sum gradients.
+    /// Work of the threads that only sum gradients.
     pub reducers: Vec<Vec<Item>>,
 }
 
@@ -83,7 +83,7 @@ pub struct Recording {
     pub items: Vec<Item>,
     /// The main thread's time, ns; 0 where it computes the only replica itself.
     pub main: f64,
-    /// Whether the replica has a thread of its own, to which the main thread hands its work.
+    /// True if the replica has a thread of its own, to which the main thread hands its work.
     pub handed_off: bool,
     /// The time that all reducers spent with sums, ns. A sum on the main thread is in `main`.
     pub sums: f64,
@@ -91,12 +91,12 @@ pub struct Recording {
     pub parameters: usize,
     /// The steps of which this is the median.
     pub steps: usize,
-    /// What a look at the clock took, ns; it is not in the other times.
+    /// Time of a look at the clock, ns; it is not in the other times.
     pub look: f64,
 }
 
 impl Item {
-    /// Where it was done.
+    /// The operation or span of the work.
     pub fn label(&self) -> &Label {
         match self {
             Item::Serial { label, .. } | Item::Call { label, .. } => label,
@@ -155,7 +155,7 @@ impl Recording {
     }
 }
 
-/// Whether it is a part of a sum over replicas. Reducers that wait for each other look for work without rest.
+/// True if it is a part of a sum over replicas. Reducers that wait for each other look for work without rest.
 fn is_sum(item: &&Item) -> bool {
     matches!(item.label(), Label::Span(name) if name == "all-reduce" || name == "sum")
 }

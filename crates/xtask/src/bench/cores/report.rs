@@ -11,7 +11,7 @@ use crate::bench::machine::circumstances;
 use crate::bench::stats::short;
 use crate::bench::work::{Network, Work};
 
-/// From so many cores on, several replicas are simulated too.
+/// From this many cores on, several replicas are simulated too.
 pub const MANY_CORES: usize = 8;
 /// The cores for which the report says where their idle time goes.
 const IDLE_ON: usize = 16;
@@ -168,7 +168,8 @@ fn idle(of: &Recorded) -> String {
         percent(idle),
     );
     for (kind, ns) in kinds {
-        let (share, ms) = (percent(ns), short(ns / 1e6));
+        let share = percent(ns);
+        let ms = short(ns / 1e6);
         writeln!(text, "| {share} | {ms} | {kind} |").expect("a string grows");
     }
     text

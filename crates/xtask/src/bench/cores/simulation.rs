@@ -7,15 +7,15 @@ use super::recording::{Item, Label, Operation, Pass, Recording};
 
 /// A thread gives work to another one that sleeps, or gets its answer, ns.
 pub const HAND_OFF: f64 = 15e3;
-/// So often in a step: a job for the replica, a bucket for its reducer, and the two answers.
+/// Number of times in a step: a job for the replica, a bucket for its reducer, and the two answers.
 pub const HAND_OFFS: f64 = 4.0;
 /// A call on several threads, beside its tasks, ns.
 pub const CALL: f64 = 300.0;
 /// The same, for each of its threads.
 pub const CALL_EACH: f64 = 100.0;
-/// A helper without work for so long sleeps, ns.
+/// A helper that has no work for this time sleeps, ns.
 pub const SLEEPS_AFTER: f64 = 500e3;
-/// A helper that sleeps starts so much later, ns.
+/// A helper that sleeps starts later by this time, ns.
 pub const WAKES_IN: f64 = 30e3;
 /// The same, for each helper.
 pub const WAKES_IN_EACH: f64 = 3e3;
@@ -207,7 +207,8 @@ impl Playing {
         } else {
             0.0
         };
-        let (ns, begin_and_end) = (run(tasks, self.threads, late), CALL + CALL_EACH * threads);
+        let ns = run(tasks, self.threads, late);
+        let begin_and_end = CALL + CALL_EACH * threads;
         self.ns += ns + begin_and_end;
         self.serial = 0.0;
         self.add_idle(kind, threads * ns - tasks.iter().sum::<f64>());
@@ -257,7 +258,7 @@ fn run(tasks: &[f64], threads: usize, late: f64) -> f64 {
 }
 
 impl Label {
-    /// As the report has it.
+    /// Its name in the report.
     fn name(&self) -> String {
         match self {
             Label::Operation(operation) => {
