@@ -9,7 +9,8 @@ use scratch::{get_params, init_params, train_batch};
 
 /// The parameters on the last of `k` devices after one step.
 fn step(k: usize, x: &Tensor, y: &Tensor) -> Result<Vec<Param>> {
-    let (params, devices) = (init_params(0)?, d2l::devices(k)?);
+    let params = init_params(0)?;
+    let devices = d2l::devices(k)?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let mut device_params: Vec<_> = copies.collect::<Result<_>>()?;
     train_batch(x, y, &device_params, &devices, 0.2)?;
@@ -20,10 +21,12 @@ fn main() -> Result<()> {
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (256, 1, 28, 28))?;
     // 25 or 26 examples of each class
     let y = (Tensor::arange(0f32, 256.0, &Device::Cpu)? / 25.6)?.to_dtype(DType::U32)?;
-    let (one, two) = (step(1, &x, &y)?, step(2, &x, &y)?);
+    let one = step(1, &x, &y)?;
+    let two = step(2, &x, &y)?;
     let names = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
     for ((name, a), b) in names.iter().zip(&one).zip(&two) {
-        let (a, b) = (a.to_device(&Device::Cpu)?, b.to_device(&Device::Cpu)?);
+        let a = a.to_device(&Device::Cpu)?;
+        let b = b.to_device(&Device::Cpu)?;
         let differences = (a - b)?.abs()?.flatten_all()?;
         let largest = differences.max(0)?.to_scalar::<f32>()?;
         println!("{name}: the updates differ by at most {largest:.2e}");

@@ -54,7 +54,7 @@ struct Args {
     /// Training images; a quarter as many are for the test
     #[arg(long, default_value_t = 2000)]
     limit_train: usize,
-    /// Where to leave the curves
+    /// File for the curves
     #[arg(long)]
     svg: Option<PathBuf>,
 }

@@ -55,7 +55,8 @@ fn milliseconds(data: &[Var], all_reduce: fn(&[Var]) -> candle_core::Result<()>)
 }
 
 fn main() -> Result<()> {
-    let (k, n) = (4, 11_175_818); // ResNet-18's gradient
+    let k = 4;
+    let n = 11_175_818; // ResNet-18's gradient
     d2l::share_cores(None, k);
     let (books, ours) = (vectors(k, n)?, vectors(k, n)?);
     println!("{n} values on each of {k} devices");

@@ -10,7 +10,8 @@ fn main() -> anyhow::Result<()> {
     let devices = d2l::devices(2)?;
     let init = Initializer::Normal(0.01);
     let net = DataParallel::new(&devices, init, 0, |vb| resnet18(10, vb))?;
-    let (count, names) = (net.num_parameters(), d2l::device_names(&devices));
+    let count = net.num_parameters();
+    let names = d2l::device_names(&devices);
     println!("{count} parameters on {names}");
 
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (4, 1, 28, 28))?;

@@ -34,7 +34,8 @@ fn accuracies(args: &Args, seed: u64) -> Result<Vec<f64>> {
         seed,
         ..Default::default()
     })?;
-    let ((train_iter, test_iter), params) = (data.iters(256)?, init_params(seed)?);
+    let (train_iter, test_iter) = data.iters(256)?;
+    let params = init_params(seed)?;
     let devices = d2l::devices(args.gpus)?;
     let copies = devices.iter().map(|device| get_params(&params, device));
     let device_params: Vec<_> = copies.collect::<candle_core::Result<_>>()?;
@@ -53,10 +54,12 @@ fn accuracies(args: &Args, seed: u64) -> Result<Vec<f64>> {
 fn main() -> Result<()> {
     let args = Args::parse();
     d2l::share_cores(None, args.gpus);
-    let (mut lasts, mut bests) = (Vec::new(), Vec::new());
+    let mut lasts = Vec::new();
+    let mut bests = Vec::new();
     for seed in 0..args.seeds {
         let all = accuracies(&args, seed)?;
-        let (last, best) = (all[all.len() - 1], all.iter().copied().fold(0.0, f64::max));
+        let last = all[all.len() - 1];
+        let best = all.iter().copied().fold(0.0, f64::max);
         println!("seed {seed:2}: last epoch {last:.3}, best epoch {best:.3}");
         lasts.push(last);
         bests.push(best);

@@ -58,7 +58,8 @@ fn smoothed(y_hat: &Value, y: &Tensor) -> Result<Value> {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let (width, seed) = (args.width, args.seed);
+    let width = args.width;
+    let seed = args.seed;
     let data = dataset::load(&dataset::Options {
         data: Some(args.data),
         limit_train: Some(args.limit_train),
@@ -77,7 +78,8 @@ fn main() -> anyhow::Result<()> {
     let steps = args.epochs * train_iter.num_batches();
     let lr = schedule::warmup(steps / 5, schedule::linear(steps - steps / 5));
     let mut trainer = Trainer::new(&net, smoothed, sgd).schedule(lr);
-    let (mut timer, mut rng) = (d2l::Timer::new(), rng(seed));
+    let mut timer = d2l::Timer::new();
+    let mut rng = rng(seed);
     for batch in (1..=args.epochs).flat_map(|epoch| train_iter.epoch(epoch)) {
         let (x, y) = batch?;
         let mirrored = uniform(&mut rng, 0.0, 1.0, (x.dim(0)?, 1, 1, 1))?.ge(0.5)?;

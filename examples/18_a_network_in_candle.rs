@@ -142,7 +142,8 @@ fn main() -> anyhow::Result<()> {
     train_until(1, folder.path())?;
     let net = train_until(2, folder.path())?; // in another process, later
     let convnet = back_to_candle(&net, folder.path())?;
-    let (ours, candles) = (net.forward(&x)?.get(0)?, convnet.forward(&x)?.get(0)?);
+    let ours = net.forward(&x)?.get(0)?;
+    let candles = convnet.forward(&x)?.get(0)?;
     let apart = (ours - candles)?.abs()?.max(0)?.to_scalar::<f32>()?;
     println!("outputs here and in candle: at most {apart:e} apart");
     Ok(())

@@ -23,7 +23,7 @@ use candle_core::{Device, Tensor, Var};
 use collective::{GroupOptions, Member};
 use functional::{Bucket, BucketMemory, OptimizerState, Part, Update, Value};
 
-/// What every step trains.
+/// The training that every step runs.
 #[derive(Clone)]
 pub struct Job {
     /// The initial parameters, of [`lenet`].
@@ -34,7 +34,7 @@ pub struct Job {
     pub optimizer: Arc<dyn functional::Optimizer>,
     /// The most elements of a bucket, from [`overlap`] on.
     pub bucket_len: usize,
-    /// How the members of a group sum, from [`parts`] on.
+    /// Options for the sums of a group, from [`parts`] on.
     pub group: GroupOptions,
 }
 
@@ -52,7 +52,8 @@ pub struct Minibatch {
 /// # Errors
 /// If the shapes do not fit.
 pub fn layer(i: usize, x: &Value, w: &[Var]) -> candle_core::Result<Value> {
-    let (weight, bias) = (&w[0], Some(w[1].as_tensor()));
+    let weight = &w[0];
+    let bias = Some(w[1].as_tensor());
     match i {
         0 => x
             .nhwc()?
@@ -74,8 +75,8 @@ pub fn layer(i: usize, x: &Value, w: &[Var]) -> candle_core::Result<Value> {
 /// # Errors
 /// If the shapes do not fit.
 pub fn lenet(x: &Tensor, params: &[Var]) -> candle_core::Result<Value> {
-    let (mut h, layers) = (Value::new(x)?, params.chunks(2).enumerate());
-    for (i, w) in layers {
+    let mut h = Value::new(x)?;
+    for (i, w) in params.chunks(2).enumerate() {
         h = layer(i, &h, w)?;
     }
     Ok(h)
@@ -86,7 +87,9 @@ pub fn lenet(x: &Tensor, params: &[Var]) -> candle_core::Result<Value> {
 /// # Errors
 /// If there are not as many labels as images.
 pub fn shard(x: &Tensor, y: &Tensor, member: &Member) -> candle_core::Result<(Tensor, Tensor)> {
-    let (n, k, rank) = (d2l::num_examples(x, y)?, member.size(), member.rank());
+    let n = d2l::num_examples(x, y)?;
+    let k = member.size();
+    let rank = member.rank();
     let start = |i: usize| i * (n / k) + i.min(n % k);
     let len = start(rank + 1) - start(rank);
     Ok((
@@ -135,8 +138,10 @@ pub struct Optimizer {
 impl Optimizer {
     /// Without a state.
     pub fn new(job: &Job) -> Self {
-        let (rule, state) = (job.optimizer.clone(), Vec::new());
-        Self { rule, state }
+        Self {
+            rule: job.optimizer.clone(),
+            state: Vec::new(),
+        }
     }
 
     /// Frees the state.
@@ -144,7 +149,7 @@ impl Optimizer {
         self.state.clear();
     }
 
-    /// Vector `i` takes its step, with the sum of its gradients over so many examples.
+    /// Vector `i` takes its step, with the sum of its gradients over `examples` examples.
     ///
     /// # Errors
     /// If the sum has another length.
@@ -158,7 +163,8 @@ impl Optimizer {
         if self.state.len() <= i {
             self.state.resize_with(i + 1, OptimizerState::default);
         }
-        let (parameter, range) = (0, 0..sum.elem_count());
+        let parameter = 0;
+        let range = 0..sum.elem_count();
         let sum = Bucket {
             index: 0,
             parts: [Part { parameter, range }].into(),

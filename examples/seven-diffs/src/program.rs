@@ -218,7 +218,7 @@ fn table() -> Result<()> {
     Ok(())
 }
 
-/// What a replica holds while nothing runs: parameters, gradients and a momentum, each whole or one part of `k`.
+/// Numbers of a replica while nothing runs: parameters, gradients and a momentum, each whole or one part of `k`.
 pub fn formula(stage: usize, k: usize, params: f64) -> f64 {
     let sharded = stage as f64;
     (3.0 - sharded) * params + sharded * params / k as f64
