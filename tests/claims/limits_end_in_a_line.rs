@@ -114,7 +114,7 @@ fn a_file_that_may_not_grow_is_as_a_full_disk() -> Result<()> {
         let out = out(name);
         let out = out.display();
         format!(
-            "--limit-train {steps} --batch-size 1 --epochs 1 --gpus 1 --limit-test 4 --out {out}"
+            "--limit-train {steps} --batch-size 1 --gpus 1 --out {out}"
         )
     };
     ends("true;", "concise", &args(2, "one"), 0, &["test acc: "])?;

@@ -484,7 +484,7 @@ fn a_damaged_folder_is_never_begun_anew() -> Result<()> {
         out.display()
     );
     crate::kit::succeeds("concise", &args)?;
-    has(&place.refused("epochs=1")?, "holds another run: it has ")
+    has(&place.refused("epochs=1")?, "holds another run: ")
 }
 
 /// A byte of the best parameters, which have no checksum in their file, because other programs read it.
