@@ -9,8 +9,8 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// How the members of a group sum. The order of an algorithm's sums never changes, so the same data gives
-/// the same bits every time.
+/// An algorithm by which the members of a group sum. The order of an algorithm's sums never changes, so the same data
+/// gives the same bits every time.
 ///
 /// ```
 /// use collective::Algorithm;
@@ -113,8 +113,8 @@ impl Sum {
     }
 }
 
-/// What remains of `parts` when neighbours are added, then their sums, until one is left. An odd one waits. It takes the
-/// parts one by one, so that only few are there at the same time.
+/// The sum of `parts`: neighbours are added, then their sums, until one is left. An odd one waits. The parts are taken
+/// one by one, so that only few are there at the same time.
 fn in_pairs<T>(parts: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> Option<T> {
     let mut waiting: Vec<T> = Vec::new();
     for (i, mut sum) in parts.enumerate() {
@@ -216,14 +216,15 @@ impl Schedule {
         }
     }
 
-    /// As [`new`](Self::new), for members in shared memory: an owner writes its sum to all members, so
+    /// Like [`new`](Self::new), for members in shared memory: an owner writes its sum to all members, so
     /// there is no second round.
     pub fn in_shared_memory(algorithm: Algorithm, k: usize) -> Self {
         let mut schedule = Self::new(algorithm, k);
         if algorithm == Algorithm::Owner && k > 1 {
             schedule.rounds.truncate(1);
-            let sums = schedule.rounds[0].iter_mut();
-            sums.for_each(|sum| sum.to = (0..k).collect());
+            for sum in &mut schedule.rounds[0] {
+                sum.to = (0..k).collect();
+            }
         }
         schedule
     }
@@ -240,7 +241,8 @@ impl Schedule {
     /// assert_eq!(Schedule::new(Algorithm::Owner, 4).extra_memory(0, 1600), 2 * 1600);
     /// ```
     pub fn extra_memory(&self, rank: usize, len: usize) -> usize {
-        let (mut kept, mut most) = (0, 0);
+        let mut kept = 0;
+        let mut most = 0;
         for sum in self.rounds.iter().flatten().filter(|sum| sum.by == rank) {
             let size = self.chunk(sum.chunk, len).len();
             let copy = |from: usize| if from == rank { 0 } else { size };
@@ -256,7 +258,7 @@ impl Schedule {
         most.max(kept + joined)
     }
 
-    /// As JSON, with the names of the fields: for a page that draws it.
+    /// The schedule as JSON, with the names of the fields: for a page that draws it.
     ///
     /// ```
     /// use collective::{Algorithm, Schedule};
@@ -278,11 +280,12 @@ impl Schedule {
         let list = |items: Vec<String>| format!("[{}]", items.join(","));
         let round = |sums: &Vec<Sum>| list(sums.iter().map(sum).collect());
         let rounds = list(self.rounds.iter().map(round).collect()).replace(", ", ",");
-        let (members, chunks) = (self.members, self.chunks);
+        let members = self.members;
+        let chunks = self.chunks;
         format!(r#"{{"members":{members},"chunks":{chunks},"rounds":{rounds}}}"#)
     }
 
-    /// What the members hold before the first round and after each one: `held[round][member][chunk]`.
+    /// The values of the members before the first round and after each one: `held[round][member][chunk]`.
     ///
     /// ```
     /// use collective::{Algorithm, Schedule};
@@ -308,8 +311,8 @@ impl Schedule {
         all
     }
 
-    /// Whether this is an all-reduce: every member ends with the values of every member once, summed in the same order,
-    /// and the sums of a round can run at the same time.
+    /// Checks that this is an all-reduce: every member ends with the values of every member once, summed in the same
+    /// order, and the sums of a round can run at the same time.
     ///
     /// # Errors
     /// A sentence that says where it is none.
@@ -318,7 +321,8 @@ impl Schedule {
         let held = self.held().pop().unwrap_or_default();
         for (member, chunks) in held.iter().enumerate() {
             for (chunk, sum) in chunks.iter().enumerate() {
-                let (mut once, right) = (sum.ranks.clone(), &held[0][chunk]);
+                let mut once = sum.ranks.clone();
+                let right = &held[0][chunk];
                 once.sort_unstable();
                 if once != (0..self.members).collect::<Vec<_>>() {
                     return Err(format!(
@@ -336,7 +340,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Whether all members and chunks exist, and the sums of each round can run at the same time.
+    /// Checks that all members and chunks exist, and that the sums of each round can run at the same time.
     ///
     /// # Errors
     /// A sentence that says which round is wrong.
@@ -345,15 +349,16 @@ impl Schedule {
             return Err("A schedule has at least one member and one chunk.".to_owned());
         }
         for (number, round) in (1..).zip(&self.rounds) {
-            let checked = self.check_round(round);
-            checked.map_err(|wrong| format!("Round {number}: {wrong}"))?;
+            self.check_round(round)
+                .map_err(|wrong| format!("Round {number}: {wrong}"))?;
         }
         Ok(())
     }
 
     fn check_round(&self, round: &[Sum]) -> Result<(), String> {
         for (i, sum) in round.iter().enumerate() {
-            let (by, chunk) = (sum.by, sum.chunk);
+            let by = sum.by;
+            let chunk = sum.chunk;
             let mut ranks = sum.from.iter().chain(&sum.to).chain([&by]);
             if let Some(rank) = ranks.find(|rank| **rank >= self.members) {
                 return Err(format!("there is no member {rank}."));
@@ -405,8 +410,10 @@ pub struct Partial {
 
 impl Partial {
     fn own(rank: usize) -> Self {
-        let (ranks, shown) = (vec![rank], rank.to_string());
-        Self { ranks, shown }
+        Self {
+            ranks: vec![rank],
+            shown: rank.to_string(),
+        }
     }
 
     fn add(self, part: Self) -> Self {
@@ -452,8 +459,9 @@ fn owner(k: usize) -> [Vec<Vec<Sum>>; 2] {
     };
     // each member begins with its neighbour's chunk, so that not all copy from the same member
     let copies = |rank: usize| {
-        let owners = (1..k).map(move |i| (rank + i) % k);
-        owners.map(move |owner| copy(rank, owner, owner))
+        (1..k)
+            .map(move |i| (rank + i) % k)
+            .map(move |owner| copy(rank, owner, owner))
     };
     let rounds = [(0..k).map(sum).collect(), (0..k).flat_map(copies).collect()];
     rounds.map(|round| vec![round])
@@ -481,17 +489,22 @@ fn tree(k: usize) -> Vec<Vec<Sum>> {
     let strides = (0..).map(|i| 1 << i).take_while(|stride| *stride < k);
     let strides: Vec<usize> = strides.collect();
     let pairs = |stride: &usize| {
-        let (stride, lower) = (*stride, (0..k).step_by(2 * stride));
+        let stride = *stride;
+        let lower = (0..k).step_by(2 * stride);
         let pairs = lower.map(move |rank| (rank, rank + stride));
         pairs.filter(move |(_, upper)| *upper < k)
     };
     let up = |stride| {
-        let sums = pairs(stride).map(|(a, b)| Sum::new(a, vec![a, b], 0));
-        sums.collect()
+        pairs(stride)
+            .map(|(a, b)| Sum::new(a, vec![a, b], 0))
+            .collect()
     };
     let down = |stride| pairs(stride).map(|(a, b)| copy(b, a, 0)).collect();
-    let rounds = strides.iter().map(up);
-    rounds.chain(strides.iter().rev().map(down)).collect()
+    strides
+        .iter()
+        .map(up)
+        .chain(strides.iter().rev().map(down))
+        .collect()
 }
 
 #[cfg(test)]

@@ -34,14 +34,15 @@ impl Deadline {
         Self { limit, left }
     }
 
-    /// Whether the time is up.
+    /// True if the time is up.
     pub fn is_over(&self) -> bool {
         self.left.get().is_zero()
     }
 
     /// Calls `wait` with the longest time that it may take, and counts the time that it took.
     pub fn nap<T>(&self, wait: impl FnOnce(Duration) -> T) -> T {
-        let (start, longest) = (Instant::now(), self.left.get().min(NAP));
+        let start = Instant::now();
+        let longest = self.left.get().min(NAP);
         let waited = wait(longest);
         let took = start.elapsed().min(longest);
         self.left.set(self.left.get().saturating_sub(took));
@@ -55,7 +56,7 @@ const FAILED: u64 = 1 << 63;
 const OPENED: u64 = 1 << 16;
 const WAITING: u64 = OPENED - 1;
 /// The most members of a barrier: the last one to arrive is not counted as waiting.
-pub(crate) const MOST: usize = OPENED as usize;
+pub(crate) const MOST_MEMBERS: usize = OPENED as usize;
 
 #[derive(Debug)]
 pub(crate) struct Barrier {
@@ -63,12 +64,12 @@ pub(crate) struct Barrier {
     first: usize,
     size: usize,
     word: AtomicU64,
-    /// How often each member arrived; used only in errors.
+    /// Number of arrivals of each member; used only in errors.
     came: Vec<Padded>,
     sleepers: AtomicUsize,
     failure: Mutex<Option<Error>>,
     changed: Condvar,
-    /// How often a waiting member polls before it sleeps: by spinning, then by yielding its core.
+    /// Number of polls of a waiting member before it sleeps: by spinning, then by yielding its core.
     spins: u32,
     yields: u32,
 }
@@ -158,8 +159,8 @@ impl Barrier {
         }
     }
 
-    /// Whether the barrier has opened since it had opened `opened` times (true) or has failed (false). If both, it has
-    /// opened: a member that passes and then leaves does not fail the others' pass.
+    /// `Some(true)` if the barrier has opened since it had opened `opened` times, `Some(false)` if it has failed. If
+    /// both, it has opened: a member that passes and then leaves does not fail the others' pass.
     fn look(&self, opened: u64) -> Option<bool> {
         let word = self.word.load(SeqCst);
         let has_opened = word & !WAITING & !FAILED != opened;
@@ -203,8 +204,10 @@ impl Barrier {
     fn missing(&self) -> Vec<usize> {
         let came: Vec<u64> = self.came.iter().map(|c| c.0.load(SeqCst)).collect();
         let most = came.iter().max().copied().unwrap_or(0);
-        let missing = (0..self.size).filter(|rank| came[*rank] < most);
-        missing.map(|rank| self.first + rank).collect()
+        (0..self.size)
+            .filter(|rank| came[*rank] < most)
+            .map(|rank| self.first + rank)
+            .collect()
     }
 
     /// Fails all present and later waits; returns the first failure.

@@ -51,8 +51,11 @@ impl Link {
             }
             Algorithm::Tree => (2.0 * levels, 2.0 * levels),
             Algorithm::Auto => {
-                let times = Algorithm::ALL.map(|algorithm| self.time(algorithm, k, bytes));
-                return times.into_iter().min().unwrap_or_default();
+                return Algorithm::ALL
+                    .map(|algorithm| self.time(algorithm, k, bytes))
+                    .into_iter()
+                    .min()
+                    .unwrap_or_default();
             }
         };
         let moving = share * bytes as f64 / self.bytes_per_second;
@@ -85,8 +88,8 @@ impl Schedule {
     /// assert_eq!(ms(Algorithm::Ring).round(), 240.0); // one device crosses at a time
     /// ```
     pub fn time(&self, bytes: usize, link: impl Fn(usize, usize) -> Link) -> Duration {
-        let rounds = self.rounds.iter();
-        rounds
+        self.rounds
+            .iter()
             .map(|round| self.round_time(round, bytes, &link))
             .sum()
     }
@@ -117,12 +120,14 @@ impl Schedule {
 }
 
 impl Sum {
-    /// What moves between members: from which one, to which one, and which chunk.
+    /// The messages between members: the sender, the receiver and the chunk.
     pub fn messages(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let reads = self.from.iter().map(|from| (*from, self.by));
         let writes = self.to.iter().map(|to| (self.by, *to));
-        let all = reads.chain(writes).filter(|(from, to)| from != to);
-        all.map(|(from, to)| (from, to, self.chunk))
+        reads
+            .chain(writes)
+            .filter(|(from, to)| from != to)
+            .map(|(from, to)| (from, to, self.chunk))
     }
 }
 

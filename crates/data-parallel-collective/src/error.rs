@@ -33,7 +33,7 @@ pub enum Error {
     Process {
         /// Its rank among the processes.
         rank: usize,
-        /// What went wrong.
+        /// The reason.
         why: String,
     },
     /// Not all members arrived within the time limit.

@@ -17,12 +17,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How a group sums, and how long its members wait for each other.
+/// Options of a group: the way it sums, and the time its members wait for each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GroupOptions {
-    /// How the group sums, where it has no schedule of its own.
+    /// The algorithm of a group that has no schedule of its own.
     pub algorithm: Algorithm,
-    /// How long a member waits for the others at most; `None`: without a limit.
+    /// The longest time that a member waits for the others; `None`: without a limit.
     pub timeout: Option<Duration>,
     /// Simulates a slower network between the members of a process: a sum takes at least as long as over such links.
     /// NCCL's sums do not.
@@ -54,7 +54,7 @@ pub fn group(k: usize, options: GroupOptions) -> Vec<Member> {
     members(None, k, options)
 }
 
-/// As [`group`], for members in all processes of a process group. Every process makes this call and gets its own
+/// Like [`group`], for members in all processes of a process group. Every process makes this call and gets its own
 /// `k` members; another process may have another number. The algorithm decides only the [order](SumOrder) of the sums:
 /// star, or else the one of owner and tree.
 ///
@@ -81,7 +81,7 @@ pub fn group_in(
     Ok(members(Some((all, order)), k, options))
 }
 
-/// As [`group`], with as many members as the schedule has. [`Member::all_reduce`] and [`Member::all_reduce_finite`]
+/// Like [`group`], with as many members as the schedule has. [`Member::all_reduce`] and [`Member::all_reduce_finite`]
 /// follow it. [`Member::reduce_scatter`], and sums of tensors on devices, follow the algorithm of the options, so their
 /// bits may differ.
 ///
@@ -120,9 +120,9 @@ fn members(
     options: GroupOptions,
 ) -> Vec<Member> {
     assert!(
-        (1..=barrier::MOST).contains(&k),
+        (1..=barrier::MOST_MEMBERS).contains(&k),
         "a group of {k} members; 1 to {} are possible",
-        barrier::MOST
+        barrier::MOST_MEMBERS
     );
     let (mut all, order) = all.unzip();
     let process = all.as_ref().map_or(0, |all| all.rank());
@@ -160,7 +160,7 @@ pub struct Member {
     pub(crate) group: Arc<Group>,
     /// Its number among the members of its process.
     pub(crate) local: usize,
-    /// How many members its process has.
+    /// Number of members in its process.
     pub(crate) locals: usize,
     /// Only in member 0 of a process, if there is a process group.
     process_group: Option<Box<dyn ProcessGroup>>,
@@ -182,11 +182,11 @@ pub(crate) struct Group {
     size: usize,
     /// The number of its process.
     pub(crate) process: usize,
-    /// How the processes sum, if there is a process group.
+    /// The order in which the processes sum, if there is a process group.
     pub(crate) order: Option<SumOrder>,
     pub(crate) barrier: Barrier,
     pub(crate) vectors: SharedVectors,
-    /// Whether the sums that each member added are finite, between its sums and its next call.
+    /// For each member, true if the sums that it added are finite: between its sums and its next call.
     pub(crate) finite: Vec<AtomicBool>,
     items: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
 }
@@ -280,7 +280,8 @@ impl Member {
         if let (false, Some(own)) = (on_devices, &self.own) {
             return own.clone();
         }
-        let (algorithm, k) = (self.group.options.algorithm, self.locals);
+        let algorithm = self.group.options.algorithm;
+        let k = self.locals;
         let group = self.group.clone();
         let make = || {
             if let Some(order) = &group.order {
@@ -293,8 +294,10 @@ impl Member {
                 Arc::new(Schedule::in_shared_memory(algorithm, k))
             }
         };
-        let known = self.schedules.entry((on_devices, len));
-        known.or_insert_with(make).clone()
+        self.schedules
+            .entry((on_devices, len))
+            .or_insert_with(make)
+            .clone()
     }
 
     /// Member 0 calls `speak` with the process group; all members of this process get the answer.
@@ -325,8 +328,8 @@ impl Member {
         Ok(all.concat())
     }
 
-    /// As [`same_in_all_processes`](Self::same_in_all_processes), before a sum of the process group: with one member in
-    /// each process, it compares the lengths itself.
+    /// Like [`same_in_all_processes`](Self::same_in_all_processes), before a sum of the process group: with one member
+    /// in each process, it compares the lengths itself.
     pub(crate) fn same_length(&mut self, lengths: Vec<usize>) -> Result<(), Error> {
         let order = self.group.order.as_ref();
         let processes = order.map_or(1, |order| order.vectors.len());

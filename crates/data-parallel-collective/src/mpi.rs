@@ -96,7 +96,7 @@ pub fn abort(status: i32) -> ! {
     abort_because(status, "gives up")
 }
 
-/// As [`abort`]; the line says `rank 1`, and then `why`.
+/// Like [`abort`]; the line says `rank 1`, and then `why`.
 pub fn abort_because(status: i32, why: &str) -> ! {
     if is_running() {
         end_all(status, why);
@@ -220,7 +220,8 @@ impl MpiProcesses {
         channel: u64,
         timeout: Option<Duration>,
     ) -> MpiProcesses {
-        let (rank, size) = (comm.0.rank() as usize, comm.0.size() as usize);
+        let rank = comm.0.rank() as usize;
+        let size = comm.0.size() as usize;
         MpiProcesses {
             comm,
             calls: channels.open(channel, timeout),
@@ -323,7 +324,7 @@ impl MpiProcesses {
     }
 }
 
-/// Where each part begins, if they follow each other.
+/// The start of each part, if they follow each other.
 fn starts(counts: &[i32]) -> Vec<i32> {
     let ends = counts.iter().scan(0, |end, count| {
         *end += count;
@@ -406,11 +407,11 @@ impl ProcessGroup for MpiProcesses {
         let mut all = vec![0u8; total];
         let mut places = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
         self.comm.0.all_gather_varcount_into(data, &mut places);
-        let brought = starts
+        Ok(starts
             .iter()
             .zip(&counts)
-            .map(|(start, len)| all[*start as usize..][..*len as usize].to_vec());
-        Ok(brought.collect())
+            .map(|(start, len)| all[*start as usize..][..*len as usize].to_vec())
+            .collect())
     }
 
     fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error> {

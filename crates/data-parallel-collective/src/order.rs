@@ -1,16 +1,16 @@
-//! In which order the members of several processes are summed: in the same one wherever the members are.
+//! The order in which the members of several processes are summed: the same one wherever the members are.
 
 use crate::algorithm::{Algorithm, Schedule, Sum};
 use crate::shared_vectors::{BLOCK, add};
 use std::ops::Range;
 
-/// How processes sum together. All their members are summed in pairs, then pairs of pairs, as in one process; with
-/// [`Algorithm::Star`] from the first to the last. A process sums its own members first, as far as this order allows it.
-/// So it brings few vectors to the others. Of four members in processes of 2 + 2, each process brings one: 0+1, and 2+3. In
-/// processes of 3 + 1, the first one brings two, 0+1 and 2, and the other one brings 3.
+/// The order in which processes sum together. All their members are summed in pairs, then pairs of pairs, as in one
+/// process; with [`Algorithm::Star`] from the first to the last. A process sums its own members first, as far as this
+/// order allows it. So it brings few vectors to the others. Of four members in processes of 2 + 2, each process brings
+/// one: 0+1, and 2+3. In processes of 3 + 1, the first one brings two, 0+1 and 2, and the other one brings 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SumOrder {
-    /// How many vectors each process brings.
+    /// Number of vectors that each process brings.
     pub vectors: Vec<usize>,
     /// The additions, one after the other. At the end vector 0 is the sum.
     pub additions: Vec<Addition>,
@@ -41,7 +41,7 @@ struct Join {
 }
 
 impl SumOrder {
-    /// The order for processes with so many members each.
+    /// The order for processes, given the number of members of each.
     ///
     /// ```
     /// let order = collective::SumOrder::new(&[3, 1], Default::default());
@@ -54,7 +54,8 @@ impl SumOrder {
         for n in members {
             starts.push(starts[starts.len() - 1] + n);
         }
-        let (k, in_pairs) = (starts[members.len()], algorithm != Algorithm::Star);
+        let k = starts[members.len()];
+        let in_pairs = algorithm != Algorithm::Star;
         let joins = if in_pairs { pairs(k) } else { one_by_one(k) };
         // a process does the joins of its own members before it brings its vectors
         let is_in_one_process = |join: &Join| {
@@ -74,8 +75,9 @@ impl SumOrder {
                 other: vectors_before(join.other),
             });
         }
-        let processes = starts.windows(2);
-        let vectors = processes.map(|own| vectors_before(own[1]) - vectors_before(own[0]));
+        let vectors = starts
+            .windows(2)
+            .map(|own| vectors_before(own[1]) - vectors_before(own[0]));
         let ends = heads[1..].iter().chain([&k]);
         let of_vectors = heads.iter().zip(ends).map(|(head, end)| *head..*end);
         Self {
@@ -138,13 +140,15 @@ impl SumOrder {
 
     /// The members of a process that each of its vectors is the sum of, counted in the process.
     pub(crate) fn locals(&self, process: usize) -> impl Iterator<Item = Range<usize>> {
-        let (first, start) = (self.first(process), self.starts[process]);
-        let own = self.members[first..first + self.vectors[process]].iter();
-        own.map(move |range| range.start - start..range.end - start)
+        let first = self.first(process);
+        let start = self.starts[process];
+        self.members[first..first + self.vectors[process]]
+            .iter()
+            .map(move |range| range.start - start..range.end - start)
     }
 
-    /// What a process sums before. The first member of each vector gets its sum; with several chunks, one member sums
-    /// each.
+    /// The sums inside a process, before those between processes. The first member of each vector gets its sum; with
+    /// several chunks, one member sums each.
     pub(crate) fn inside(&self, process: usize, chunks: usize) -> Schedule {
         let members = self.starts[process + 1] - self.starts[process];
         let sum = |chunk: usize, own: Range<usize>| Sum {
@@ -178,7 +182,8 @@ fn pairs(k: usize) -> Vec<Join> {
     let rounds = Schedule::new(Algorithm::Tree, k).rounds;
     let sums = rounds.iter().flatten().filter(|sum| sum.from.len() == 2);
     let join = |sum: &Sum| {
-        let (to, other) = (sum.from[0], sum.from[1]);
+        let to = sum.from[0];
+        let other = sum.from[1];
         let end = (2 * other - to).min(k); // both sums have as many members, unless there are no more
         Join { to, other, end }
     };
@@ -233,7 +238,8 @@ mod tests {
         }
         for addition in &order.additions {
             let first_member = |vector: usize| order.members[vector].start;
-            let (to, other) = (first_member(addition.to), first_member(addition.other));
+            let to = first_member(addition.to);
+            let other = first_member(addition.other);
             rounds.push(vec![Sum::new(to, vec![to, other], 0)]);
         }
         let all = Schedule {

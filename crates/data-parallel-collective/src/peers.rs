@@ -36,10 +36,12 @@ mod platform {
 
     pub fn connect(devices: &[Device]) -> Option<String> {
         let gpus = devices.iter().filter_map(|gpu| Some((gpu, context(gpu)?)));
-        let (gpus, mut said): (Vec<_>, _) = (gpus.collect(), None);
+        let gpus: Vec<_> = gpus.collect();
+        let mut said = None;
         for (i, (b, of_b)) in gpus.iter().enumerate() {
             for (a, of_a) in &gpus[..i] {
-                let (first, second) = (of_a.ordinal(), of_b.ordinal());
+                let first = of_a.ordinal();
+                let second = of_b.ordinal();
                 if first != second
                     && let Err(why) = try_out(a, b, [of_a, of_b])
                 {

@@ -20,7 +20,7 @@ pub trait ProcessGroup: Send {
     /// one makes another call. [`Error::Process`], if the processes cannot reach each other.
     fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error>;
 
-    /// As [`all_reduce`](Self::all_reduce), but a process needs only its [part](SumOrder::part) of the sum; the other
+    /// Like [`all_reduce`](Self::all_reduce), but a process needs only its [part](SumOrder::part) of the sum; the other
     /// elements are unspecified. Unless a process group can do with less, it sums all.
     ///
     /// # Errors
@@ -85,11 +85,12 @@ pub(crate) fn sum_in_order(all: &[Vec<u64>]) -> Option<Vec<f64>> {
 /// Vectors as one message: their number, all lengths, all elements.
 pub(crate) fn pack(vectors: &[Vec<u64>]) -> Vec<u8> {
     let lengths = vectors.iter().map(|vector| vector.len() as u64);
-    let words = [vectors.len() as u64]
+    [vectors.len() as u64]
         .into_iter()
         .chain(lengths)
-        .chain(vectors.iter().flatten().copied());
-    words.flat_map(u64::to_le_bytes).collect()
+        .chain(vectors.iter().flatten().copied())
+        .flat_map(u64::to_le_bytes)
+        .collect()
 }
 
 /// The vectors of a message from [`pack`]; `None`, if the message has another form.

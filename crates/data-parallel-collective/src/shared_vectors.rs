@@ -21,7 +21,7 @@ struct SharedVector {
     data: Vec<f32>,
     /// The elements of `data`, for all members.
     elements: Elements,
-    /// Whether the member wants the sum of its part only.
+    /// True if the member wants the sum of its part only.
     in_parts: bool,
 }
 
@@ -229,7 +229,7 @@ unsafe fn add_in_blocks(from: &[Elements], to: &[Elements], in_pairs: bool, rang
     }
 }
 
-/// Whether no element is NaN or infinite: the bits of these, without the sign, are the largest.
+/// True if no element is NaN or infinite: the bits of these, without the sign, are the largest.
 pub(crate) fn is_finite(values: &[f32]) -> bool {
     let largest = devices::vectorized(
         #[inline(always)]

@@ -43,7 +43,8 @@ impl Member {
         let Some(order) = &group.order else {
             return Ok(sum);
         };
-        let (rank, locals) = (self.rank(), self.locals);
+        let rank = self.rank();
+        let locals = self.locals;
         let sums = self.all_gather(sum.clone())?;
         let whole = self.over_all_processes(|processes| {
             let failed = |error: candle_core::Error| device_error(rank, error);
@@ -67,7 +68,9 @@ impl Member {
     }
 
     fn sum_of_the_process(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
-        let (start, rank, len) = (Instant::now(), self.local, data.elem_count());
+        let start = Instant::now();
+        let rank = self.local;
+        let len = data.elem_count();
         let lengths = self.all_gather(len)?;
         self.same_length(lengths)?;
         let schedule = self.schedule(true, len);
@@ -110,7 +113,9 @@ impl Member {
     /// Makes this member's communicator, together with all others.
     #[cfg(feature = "nccl")]
     fn connect_with_nccl(&mut self, device: &Device) -> std::result::Result<Nccl, Error> {
-        let (rank, size, limit) = (self.rank(), self.size(), self.group.options.timeout);
+        let rank = self.rank();
+        let size = self.size();
+        let limit = self.group.options.timeout;
         let id = match rank {
             0 => unique_id().map_err(|why| self.fails(why))?,
             _ => Vec::new(),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What members do with their vectors.
+/// An operation on the vectors of the members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     AllReduce,
@@ -35,7 +35,7 @@ impl Member {
         self.all_reduce_after(data, || ())
     }
 
-    /// As [`all_reduce`](Self::all_reduce); calls `pause` between the barriers, so that tests can stop there.
+    /// Like [`all_reduce`](Self::all_reduce); calls `pause` between the barriers, so that tests can stop there.
     pub(crate) fn all_reduce_after(
         &mut self,
         data: Vec<f32>,
@@ -45,8 +45,8 @@ impl Member {
         self.sum_shared(data, &schedule, Call::AllReduce, pause)
     }
 
-    /// As [`all_reduce`](Self::all_reduce), and whether all sums are finite: the same answer for all members. Each member
-    /// looks at the sums that it adds, while they are in its cache.
+    /// Like [`all_reduce`](Self::all_reduce); also returns true if all sums are finite, the same answer for all
+    /// members. Each member checks the sums that it adds, while they are in its cache.
     ///
     /// ```
     /// let mut member = collective::group(1, Default::default()).remove(0);
@@ -109,7 +109,8 @@ impl Member {
     /// [`Error`]: a member left, did not arrive in time, made another call, or its part has another length than the part
     /// of all elements. MPI gathers at most 2 GiB.
     pub fn all_gather_parts(&mut self, part: Vec<f32>) -> Result<Vec<f32>, Error> {
-        let (start, own) = (Instant::now(), part.len());
+        let start = Instant::now();
+        let own = part.len();
         let mut all = self.all_gather(part)?.concat();
         if self.group.order.is_some() {
             let bytes = self.over_all_processes(|group| {
@@ -147,8 +148,9 @@ impl Member {
     fn in_parts(&self) -> Schedule {
         let mut schedule = Schedule::reduce_scatter(Algorithm::Owner, self.locals);
         let in_pairs = self.group.options.algorithm != Algorithm::Star;
-        let sums = schedule.rounds.iter_mut().flatten();
-        sums.for_each(|sum| sum.in_pairs = in_pairs);
+        for sum in schedule.rounds.iter_mut().flatten() {
+            sum.in_pairs = in_pairs;
+        }
         schedule
     }
 
@@ -161,10 +163,11 @@ impl Member {
         pause: impl FnOnce(),
     ) -> Result<Vec<f32>, Error> {
         let in_parts = call == Call::ReduceScatter;
-        let (start, rank, len) = (Instant::now(), self.local, data.len());
-        let Group {
-            barrier, vectors, ..
-        } = &*self.group;
+        let start = Instant::now();
+        let rank = self.local;
+        let len = data.len();
+        let barrier = &self.group.barrier;
+        let vectors = &self.group.vectors;
         barrier.check()?;
         // Safety: only this member puts in vector `rank`. The previous call ended with a barrier, after which
         // no other member accesses the vector; if that barrier had failed, so would the check above.
@@ -178,12 +181,9 @@ impl Member {
         }
         self.same_length(lengths)?;
         pause();
-        let (
-            Group {
-                barrier, vectors, ..
-            },
-            deadline,
-        ) = (&*self.group, self.deadline());
+        let barrier = &self.group.barrier;
+        let vectors = &self.group.vectors;
+        let deadline = self.deadline();
         let mut finite = true;
         for (i, round) in schedule.rounds.iter().enumerate() {
             if i > 0 {
@@ -215,7 +215,8 @@ impl Member {
     /// Replaces the sums of this process by those of all processes: all of them, or those of each member's part. Called
     /// after a barrier; ends with a barrier.
     fn sum_of_all_processes(&mut self, in_parts: bool) -> Result<(), Error> {
-        let (group, rank) = (self.group.clone(), self.local);
+        let group = self.group.clone();
+        let rank = self.local;
         self.over_all_processes(|group_of_all| {
             let order = group.order.as_ref().expect("there is a process group");
             // Safety: the other members wait at a barrier until this call returns. If the barrier fails, they

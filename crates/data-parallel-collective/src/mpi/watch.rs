@@ -18,11 +18,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// How often the watch polls the calls.
+/// Time between two polls of the calls.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the watch waits for answers.
+/// The longest time that the watch waits for answers.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often the watch polls for answers.
+/// Time between two polls for answers.
 const POLL: Duration = Duration::from_millis(2);
 
 /// The calls that all processes make together.
@@ -47,7 +47,7 @@ const NAMES: [&str; 5] = [
 /// The calls of one channel.
 pub struct Calls {
     channel: u64,
-    /// How long a call may take.
+    /// The longest time that a call may take.
     pub limit: Option<Duration>,
     /// Counts the beginning and the end of each call, so it is odd during a call.
     progress: AtomicU64,
@@ -149,7 +149,7 @@ impl Channels {
 /// that answers, plus 1, and whether it is in a call on any channel; in a question zeros.
 type Message = [u64; 4];
 
-/// Where a process is when a call is late.
+/// The place of a process when a call is late.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
     /// It has come to the call, or waits in an earlier one on the same channel.
@@ -160,7 +160,8 @@ enum Place {
     Nowhere,
 }
 
-/// Whether a process with the progress `there` has come to the call with the progress `here`, or waits in an earlier one.
+/// True if a process with the progress `there` has come to the call with the progress `here`, or waits in an earlier
+/// one.
 fn has_come(there: u64, here: u64) -> bool {
     let waits_earlier = there % 2 == 1;
     there.div_ceil(2) >= here.div_ceil(2) || waits_earlier
@@ -239,15 +240,17 @@ impl Watch {
         }
         if call.goes_on() {
             let name = NAMES[usize::from(call.calls.call.load(SeqCst))];
-            let (ranks, limit) = (names("rank", &missing), call.limit);
+            let ranks = names("rank", &missing);
+            let limit = call.limit;
             last_words(&format!("{name}: {ranks} did not arrive within {limit:?}"));
             self.comm.abort(1);
         }
     }
 
-    /// Where each process is.
+    /// Asks for the place of each process.
     fn ask(&self, call: &Overdue) -> Vec<Place> {
-        let (channel, progress) = (call.calls.channel, call.progress);
+        let channel = call.calls.channel;
+        let progress = call.progress;
         let mut answers = vec![None; self.comm.size() as usize];
         answers[self.rank()] = Some(Place::Here);
         for other in (0..answers.len()).filter(|rank| *rank != self.rank()) {
@@ -268,8 +271,8 @@ impl Watch {
             });
             std::thread::sleep(POLL);
         }
-        let places = answers.into_iter();
-        places
+        answers
+            .into_iter()
             .map(|place| place.unwrap_or(Place::Nowhere))
             .collect()
     }

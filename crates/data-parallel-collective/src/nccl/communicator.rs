@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The functions used here exist since NCCL 2.14.
 const OLDEST: c_int = 21_400;
 
-/// How often a communicator is polled.
+/// Time between two polls of a communicator.
 const POLL: Duration = Duration::from_micros(50);
 
 /// Fails if NCCL cannot be used. cudarc panics if the library is missing.
@@ -100,11 +100,13 @@ impl Comm {
         let mut internal: [c_char; 128] = [0; 128];
         let bytes = internal.iter_mut().zip(id);
         bytes.for_each(|(to, from)| *to = from.cast_signed());
-        let (mut comm, mut config) = (std::ptr::null_mut(), NOT_BLOCKING);
+        let mut comm = std::ptr::null_mut();
+        let mut config = NOT_BLOCKING;
         // Safety: the first field of the config is its own size, and the call reads that many bytes. It writes
         // one pointer, `comm`, which stays null if there is no communicator.
         let begun = unsafe {
-            let (id, config) = (sys::ncclUniqueId { internal }, (&raw mut config).cast());
+            let id = sys::ncclUniqueId { internal };
+            let config = (&raw mut config).cast();
             result::comm_init_rank_config(&mut comm, size as c_int, id, rank as c_int, config)
         };
         if comm.is_null() {
@@ -173,8 +175,11 @@ impl Comm {
         n: usize,
         stream: &CudaStream,
     ) -> Result<(), String> {
-        let (f32, sum) = (sys::ncclDataType_t::ncclFloat32, sys::ncclRedOp_t::ncclSum);
-        let (from, to, stream) = (from as *const _, to as *mut _, stream.cu_stream().cast());
+        let f32 = sys::ncclDataType_t::ncclFloat32;
+        let sum = sys::ncclRedOp_t::ncclSum;
+        let from = from as *const _;
+        let to = to as *mut _;
+        let stream = stream.cu_stream().cast();
         // Safety: the communicator exists; the caller guarantees the rest.
         let begun =
             self.call(|comm| unsafe { result::all_reduce(from, to, n, f32, sum, comm, stream) });

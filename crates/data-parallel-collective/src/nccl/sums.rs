@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// How long the sums in progress have when a member leaves.
+/// The time that the sums in progress have when a member leaves.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// The ids of the GPUs of `devices`, if NCCL can sum on them: different ids for all members.
@@ -45,7 +45,7 @@ pub(crate) struct Nccl {
     pub(super) comm: Arc<Comm>,
     gpu: Arc<CudaContext>,
     limit: Option<Duration>,
-    /// Where a limit is given, the events behind the sums go to the thread that watches them.
+    /// Takes the events behind the sums to the thread that watches them, if there is a limit.
     watched: Option<Sender<CudaEvent>>,
 }
 
@@ -78,7 +78,8 @@ impl Nccl {
     /// Enqueues the sum of `data` over all members, which is not empty.
     pub fn all_reduce(&self, data: &Tensor, barrier: &Barrier) -> candle_core::Result<Tensor> {
         let stream = stream_of(data.device()).map_err(candle_core::Error::msg)?;
-        let (first, this) = (self.gpu.ordinal(), stream.context().ordinal());
+        let first = self.gpu.ordinal();
+        let this = stream.context().ordinal();
         if first != this {
             bail!("the first sum was on GPU {first}, this one is on GPU {this}; use one GPU");
         }

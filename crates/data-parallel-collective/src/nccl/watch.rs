@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How often the thread checks a sum.
+/// Time between two checks of a sum.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Starts the thread for the sums of replica `rank`. It gets the events that a stream reaches when a sum is done, and
@@ -25,7 +25,8 @@ pub fn start(
     limit: Duration,
 ) -> std::io::Result<Sender<CudaEvent>> {
     let (sums, inbox) = channel();
-    let (comm, gpu) = (comm.clone(), gpu.clone());
+    let comm = comm.clone();
+    let gpu = gpu.clone();
     let run = move || {
         if let Err(why) = watch(&gpu, &inbox, limit) {
             last_words(&format!("all-reduce: replica {rank}: {why}"));
@@ -33,8 +34,10 @@ pub fn start(
             end();
         }
     };
-    let thread = std::thread::Builder::new().name("sums".to_owned());
-    thread.spawn(run).map(|_| sums)
+    std::thread::Builder::new()
+        .name("sums".to_owned())
+        .spawn(run)
+        .map(|_| sums)
 }
 
 fn watch(gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) -> Result<(), String> {
