@@ -118,7 +118,8 @@ mod tests {
     #[ignore = "needs an NVIDIA GPU"]
     fn on_a_gpu_what_is_copied_is_there_until_it_is() -> Result<()> {
         let gpu = |i| Device::new_cuda_with_stream(i);
-        let (first, n) = (gpu(0)?, 1 << 20);
+        let first = gpu(0)?;
+        let n = 1 << 20;
         for second in [gpu(0)?, gpu(1).or_else(|_| gpu(0))?] {
             for i in 0..10 {
                 let ones = Tensor::ones(n, candle_core::DType::F32, &first)?;

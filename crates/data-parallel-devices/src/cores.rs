@@ -1,5 +1,5 @@
-//! How many cores the process was given, and how they are shared among the replicas. By default a run takes a thread
-//! for each core, and no second hyperthread; a single core with hyperthreads has two. It pins no thread.
+//! Counts the cores of the process, and shares them among the replicas. By default a run takes a thread for each core,
+//! and no second hyperthread; a single core with hyperthreads has two. It pins no thread.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The limit of [`limit_cores`]; 0 is no limit. A static, because the cores belong to the process.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
-/// What a process was given of its machine.
+/// The cores that a process may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenCores {
-    /// How many threads can run at the same time: one on each hyperthread, or fewer where a quota allows fewer.
+    /// Number of threads that can run at the same time: one on each hyperthread, or fewer where a quota allows fewer.
     pub threads: usize,
     /// The hyperthreads that affinity and cpuset allow. A core without hyperthreads counts as one.
     pub hyperthreads: usize,
@@ -37,8 +37,8 @@ impl GivenCores {
         // a CPU that is offline or not there has no such file
         let siblings = |cpu: &u32| {
             let folder = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
-            let list = read(&format!("{folder}/core_cpus_list"));
-            list.or_else(|| read(&format!("{folder}/thread_siblings_list")))
+            read(&format!("{folder}/core_cpus_list"))
+                .or_else(|| read(&format!("{folder}/thread_siblings_list")))
         };
         let cores: Vec<String> = allowed.iter().filter_map(siblings).collect();
         let hyperthreads = cores.len();
@@ -70,7 +70,7 @@ impl GivenCores {
         self.cores.max(2).min(self.threads)
     }
 
-    /// Whether a quota allows fewer threads than there are hyperthreads.
+    /// True if a quota allows fewer threads than there are hyperthreads.
     ///
     /// ```
     /// let given = devices::GivenCores { threads: 2, hyperthreads: 8, cores: 8, allowed: (0..8).collect() };
@@ -81,8 +81,8 @@ impl GivenCores {
     }
 }
 
-/// What this process was given: the CPUs of its affinity and its cpuset, and the quota of its cgroup, rounded down. CPU
-/// shares, which only count on a busy machine, are not counted.
+/// The cores that this process may use: the CPUs of its affinity and its cpuset, and the quota of its cgroup, rounded
+/// down. CPU shares, which only count on a busy machine, are not counted.
 ///
 /// They are counted at the first call, so that all parts of a run count the same, and a thread that is pinned later
 /// changes nothing. The affinity is that of the thread which makes this call: threads that it starts inherit it.

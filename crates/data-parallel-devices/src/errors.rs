@@ -71,7 +71,7 @@ pub fn without_backtrace(error: Error) -> Error {
     }
 }
 
-/// What was being done when an error came.
+/// An error, and the action during which it came.
 #[derive(Debug)]
 struct InContext {
     context: String,
@@ -101,13 +101,13 @@ impl StdError for InContext {
 /// assert_eq!(None::<u8>.context("there is no replica").unwrap_err().to_string(), "there is no replica");
 /// ```
 pub trait Context<T> {
-    /// As the trait says.
+    /// Puts `context` before the error.
     ///
     /// # Errors
     /// That of `self` in its context; where there is none but a value is missing, the context itself.
     fn context(self, context: impl Display) -> Result<T>;
 
-    /// As [`context`](Self::context), with a text that is made only where it is needed.
+    /// Like [`context`](Self::context), with a text that is made only where it is needed.
     ///
     /// # Errors
     /// As there.

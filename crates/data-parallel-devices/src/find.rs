@@ -11,7 +11,7 @@ use crate::errors::wrap;
 use crate::gpu::{self, NoGpu};
 use crate::instructions::check_max_cpu_isa;
 
-/// Where the replicas may live.
+/// The kind of device for the replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceKind {
     /// GPUs if there are any, otherwise the CPU
@@ -84,7 +84,7 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
     devices_of_kind(DeviceKind::Auto, Some(k))
 }
 
-/// As [`devices`], on the kind of device that is asked for; without `k` there is a replica for
+/// Like [`devices`], on the kind of device that is asked for; without `k` there is a replica for
 /// each GPU, or one.
 ///
 /// ```
@@ -99,7 +99,7 @@ pub fn devices_of_kind(kind: DeviceKind, k: Option<usize>) -> Result<Vec<Device>
     Ok(find_devices(kind, k, None)?.0)
 }
 
-/// As [`devices_of_kind`]; also returns a line for the user if an expected GPU is not among the devices.
+/// Like [`devices_of_kind`]; also returns a line for the user if an expected GPU is not among the devices.
 ///
 /// `first` is the number of this process's first replica among those that share the machine, if there are several
 /// processes. The replicas take its GPUs in order, and begin again at GPU 0 if there are too few.
@@ -144,8 +144,9 @@ fn open_gpus_from(first: usize, k: usize) -> (Vec<Device>, Option<NoGpu>) {
         Err(NoGpu::NoDevice) => {
             let (all, missing) = open_gpus(first + replica);
             let missing = missing.unwrap_or(NoGpu::NoDevice);
-            let again = (first + replica).checked_rem(all.len());
-            again.map_or(Err(missing), gpu::open)
+            (first + replica)
+                .checked_rem(all.len())
+                .map_or(Err(missing), gpu::open)
         }
         opened => opened,
     };

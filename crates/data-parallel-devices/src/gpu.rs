@@ -12,7 +12,7 @@ use crate::panics::quietly;
 pub(crate) enum NoGpu {
     /// The program was built without CUDA.
     NotBuilt,
-    /// The machine has no GPU, or not so many.
+    /// The machine has no GPU, or too few.
     NoDevice,
     /// Anything else, and what to do about it.
     Failed(String),
@@ -32,20 +32,20 @@ impl fmt::Display for NoGpu {
 
 impl std::error::Error for NoGpu {}
 
-/// What an NVIDIA GPU or its driver has in the file system: a device, a folder with an entry for each GPU, and the driver
-/// within Windows' Linux.
+/// Traces of an NVIDIA GPU or its driver in the file system: a device, a folder with an entry for each GPU, and the
+/// driver within Windows' Linux.
 const TRACES: [&str; 3] = [
     "dev/nvidia0",
     "proc/driver/nvidia/gpus",
     "usr/lib/wsl/lib/libcuda.so.1",
 ];
 
-/// Whether the user has hidden the GPUs from CUDA.
+/// True if the user has hidden the GPUs from CUDA.
 pub(crate) fn are_hidden() -> bool {
     std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|says| says.is_empty() || says == "-1")
 }
 
-/// Whether this machine has an NVIDIA GPU, as far as the files below `root` tell without CUDA.
+/// True if this machine has an NVIDIA GPU, as far as the files below `root` tell without CUDA.
 pub(crate) fn leaves_traces(root: &Path) -> bool {
     TRACES.iter().any(|trace| {
         let path = root.join(trace);
@@ -109,8 +109,10 @@ fn reason(error: &Error) -> NoGpu {
 /// cudarc panics where a library cannot be loaded, which it names in quotes, and where the driver lacks
 /// a function.
 fn reason_of_panic(text: &str) -> NoGpu {
-    let quoted = text.split('"').nth(1);
-    let library = quoted.filter(|_| text.contains("shared library"));
+    let library = text
+        .split('"')
+        .nth(1)
+        .filter(|_| text.contains("shared library"));
     let symbol = text.split_once("Missing symbol ").map_or("", |(_, s)| s);
     let old = |name: &str| {
         format!("the installed {name} is older than the one this program needs; update {name}")

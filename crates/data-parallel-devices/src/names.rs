@@ -14,8 +14,11 @@ use crate::panics::or_panic;
 /// assert_eq!(devices::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
 /// ```
 pub fn device_names(devices: &[Device]) -> String {
-    let replicas = devices.iter().enumerate();
-    let names: Vec<String> = replicas.map(|(i, device)| device_name(i, device)).collect();
+    let names: Vec<String> = devices
+        .iter()
+        .enumerate()
+        .map(|(i, device)| device_name(i, device))
+        .collect();
     format!("[{}]", names.join(", "))
 }
 

@@ -44,8 +44,7 @@ impl From<Panicked> for Error {
 /// assert!(panicked.to_string().starts_with("it panicked: index out of bounds"));
 /// ```
 pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
-    let caught = panic::catch_unwind(AssertUnwindSafe(f));
-    caught.map_err(|panic| Panicked::of(&*panic))
+    panic::catch_unwind(AssertUnwindSafe(f)).map_err(|panic| Panicked::of(&*panic))
 }
 
 /// Runs `f`. If it panics, the panic is the error.
@@ -66,10 +65,10 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many of [`quietly`] go on. A static, because a process has one panic hook, which is replaced once.
+/// Number of calls of [`quietly`] in progress. A static, because a process has one panic hook, which is replaced once.
 static QUIET: OnceLock<AtomicUsize> = OnceLock::new();
 
-/// As [`catch_panic`]; what panics meanwhile, in whatever thread, is not shown: the caller reports it.
+/// Like [`catch_panic`], but panics meanwhile, in whatever thread, are not shown: the caller reports them.
 pub fn quietly<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
     let quiet = QUIET.get_or_init(|| {
         let show = panic::take_hook();

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::cores::{GivenCores, given_cores};
 
-/// How many processes a launcher has started, of which this is one, and the environment variable that says so: that of
-/// Open MPI's `mpirun`, of MPICH's and Intel's `mpiexec`, or of Slurm's `srun`: a script that Slurm has started is one
-/// process, however many tasks the job has. None if there is no launcher.
+/// Number of processes that a launcher has started, this one included, and the environment variable that says so: that
+/// of Open MPI's `mpirun`, of MPICH's and Intel's `mpiexec`, or of Slurm's `srun`: a script that Slurm has started is
+/// one process, however many tasks the job has. None if there is no launcher.
 ///
 /// ```
 /// assert_eq!(devices::launched(), None); // cargo test
@@ -24,13 +24,13 @@ pub fn launched() -> Option<(&'static str, usize)> {
 pub struct Process {
     /// Its number, from 0; number 0 prints and writes.
     pub rank: usize,
-    /// How many there are.
+    /// Number of processes.
     pub of: usize,
     /// Its number among those of this machine.
     pub local_rank: usize,
-    /// How many of them are on this machine.
+    /// Number of processes on this machine.
     pub on_machine: usize,
-    /// How many of these use its cores, with it: all, unless a launcher has bound them to different ones.
+    /// Number of these that share its cores, itself included: all, unless a launcher has bound them to different ones.
     pub on_cores: usize,
 }
 
@@ -86,7 +86,8 @@ impl Process {
         let cores = given.default_threads();
         // a quota is one for all processes, wherever they are bound
         if self.on_cores == self.on_machine || given.has_quota() {
-            let (own, here) = (self.replicas(all).len(), self.replicas_here(all).len());
+            let own = self.replicas(all).len();
+            let here = self.replicas_here(all).len();
             return (self.on_machine > 1).then(|| (cores * own / here.max(1)).max(1));
         }
         (self.on_cores > 1).then(|| (cores / self.on_cores).max(1))

@@ -1,11 +1,11 @@
-//! How many threads one operation may use. Cores are for replicas first: the budget starts at 1, and a caller with
-//! spare cores raises it.
+//! The thread budget: the number of threads that one operation may use. Cores are for replicas first: the budget starts
+//! at 1, and a caller with spare cores raises it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The largest budget: more threads are a mistake, and would be started.
-const MOST: usize = 1024;
+const MOST_THREADS: usize = 1024;
 
 /// For threads that the caller does not start itself, such as rayon's.
 static DEFAULT: AtomicUsize = AtomicUsize::new(1);
@@ -24,7 +24,7 @@ thread_local! {
 /// assert_eq!(devices::threads::budget(), 2);
 /// ```
 pub fn set_default(n: usize) {
-    DEFAULT.store(n.clamp(1, MOST), Ordering::Relaxed);
+    DEFAULT.store(n.clamp(1, MOST_THREADS), Ordering::Relaxed);
 }
 
 /// The number of threads that an operation called from this thread may use.
@@ -33,8 +33,9 @@ pub fn set_default(n: usize) {
 /// assert_eq!(devices::threads::budget(), 1);
 /// ```
 pub fn budget() -> usize {
-    let own = BUDGET.get();
-    own.unwrap_or_else(|| DEFAULT.load(Ordering::Relaxed))
+    BUDGET
+        .get()
+        .unwrap_or_else(|| DEFAULT.load(Ordering::Relaxed))
 }
 
 /// Sets the budget of this thread for as long as it lives; 0 counts as 1, and more than 1024 as 1024.
@@ -44,7 +45,7 @@ pub fn budget() -> usize {
 /// assert_eq!(devices::threads::budget(), 3);
 /// ```
 pub fn set_budget(n: usize) {
-    BUDGET.set(Some(n.clamp(1, MOST)));
+    BUDGET.set(Some(n.clamp(1, MOST_THREADS)));
 }
 
 /// Runs `f` with a budget of `n` threads (0 counts as 1, and more than 1024 as 1024) for each operation called from this
@@ -59,7 +60,7 @@ pub fn set_budget(n: usize) {
 /// assert_eq!(threads::with_budget(usize::MAX, threads::budget), 1024);
 /// ```
 pub fn with_budget<R>(n: usize, f: impl FnOnce() -> R) -> R {
-    let _restore = Restore(BUDGET.replace(Some(n.clamp(1, MOST))));
+    let _restore = Restore(BUDGET.replace(Some(n.clamp(1, MOST_THREADS))));
     f()
 }
 
