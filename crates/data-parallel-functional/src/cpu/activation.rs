@@ -18,7 +18,8 @@ pub(crate) fn positive(v: f32) -> f32 {
 pub(crate) fn mask(y: &[f32], dy: &mut [f32]) {
     for (y, dy) in y.iter().zip(dy) {
         // both read first: then the choice needs no branch, which would be mispredicted
-        let (y, d) = (*y, *dy);
+        let y = *y;
+        let d = *dy;
         *dy = if y <= 0. { 0. } else { d };
     }
 }

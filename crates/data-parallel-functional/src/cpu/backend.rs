@@ -138,7 +138,8 @@ impl Backend for Cpu {
         let mut slices: Vec<&mut [f32]> = parts.iter().map(|_| Default::default()).collect();
         for (number, bucket) in buckets.iter_mut().enumerate() {
             let Some(open) = bucket else { continue };
-            let (mut rest, mut at) = (open.floats(), 0);
+            let mut rest = open.floats();
+            let mut at = 0;
             for i in order.iter().filter(|i| parts[**i].0 == number) {
                 let range = &parts[*i].1;
                 let (part, others) = rest[range.start - at..].split_at_mut(range.len());

@@ -14,7 +14,7 @@ static FREE: Free<Vec<f32>> = Free::new();
 /// there was room.
 static FLOATS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// An error if the machine has no room for a pass that needs so many floats, and for those of other threads at the
+/// An error if the machine has no room for a pass that needs `floats` floats, and for those of other threads at the
 /// same time. It is asked only where more is needed than ever before.
 pub(crate) fn check_room(floats: usize) -> Result<()> {
     let [all, most] = &FLOATS;
@@ -120,7 +120,8 @@ mod tests {
         let first = Buffer::new(odd);
         let address = first.as_ptr();
         drop(first);
-        let (again, other) = (Buffer::new(odd - 1000), Buffer::new(odd - 1000));
+        let again = Buffer::new(odd - 1000);
+        let other = Buffer::new(odd - 1000);
         assert_eq!(again.as_ptr(), address);
         assert_ne!(other.as_ptr(), address);
         assert_eq!(again.len(), odd - 1000);

@@ -97,21 +97,28 @@ impl Case {
         let [lines, columns] = self.op().pooled();
         let share = 1. / (self.pool * self.pool) as f64;
         let zeros = |of: &[f32]| vec![0.; of.len()];
-        let (mut y, mut dx) = (zeros(&t.dy), zeros(&t.x));
-        let (mut dw, mut db) = (zeros(&t.weight), zeros(&t.bias));
+        let mut y = zeros(&t.dy);
+        let mut dx = zeros(&t.x);
+        let mut dw = zeros(&t.weight);
+        let mut db = zeros(&t.bias);
         let pixels = lines * self.pool * columns * self.pool;
         for i in 0..g.batch * pixels * g.out_channels {
-            let (of_batch, o) = (i / g.out_channels, i % g.out_channels);
-            let (b, pixel) = (of_batch / pixels, of_batch % pixels);
-            let (oy, ox) = (pixel / (columns * self.pool), pixel % (columns * self.pool));
+            let of_batch = i / g.out_channels;
+            let o = i % g.out_channels;
+            let b = of_batch / pixels;
+            let pixel = of_batch % pixels;
+            let oy = pixel / (columns * self.pool);
+            let ox = pixel % (columns * self.pool);
             let window = (b * lines + oy / self.pool) * columns + ox / self.pool;
             let out = window * g.out_channels + o;
             let mut z = t.bias.get(o).map_or(0., |b| f64::from(*b));
             // calls `f` with the indices in x and in the weight of each tap that is not padding
             let each_tap = |f: &mut dyn FnMut(usize, usize)| {
                 for tap in 0..g.taps() {
-                    let (c, k) = (tap % g.channels, tap / g.channels);
-                    let (ky, kx) = (k / g.kernel_width, k % g.kernel_width);
+                    let c = tap % g.channels;
+                    let k = tap / g.channels;
+                    let ky = k / g.kernel_width;
+                    let kx = k % g.kernel_width;
                     // of a pixel in the padding above or to the left this is huge
                     let line = (oy * g.stride + ky).wrapping_sub(g.padding);
                     let column = (ox * g.stride + kx).wrapping_sub(g.padding);

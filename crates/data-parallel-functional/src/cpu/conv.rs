@@ -107,7 +107,8 @@ impl Geometry {
     }
 
     fn backward_weight(&self, x: &[f32], dy: &[f32], dw: &mut [f32], add: bool) {
-        let (taps, outputs) = (self.taps(), self.out_channels);
+        let taps = self.taps();
+        let outputs = self.out_channels;
         let step = self.lines_of_a_tile();
         let lines = self.lines().div_ceil(step).div_ceil(SUMS).max(1) * step;
         let sums = self.lines().div_ceil(lines);
@@ -121,7 +122,8 @@ impl Geometry {
         let size = taps * width;
         let mut partial = Buffer::new(sums * blocks * size);
         for_each_chunk(&mut partial, size, |i, partial| {
-            let (sum, first) = (i / blocks, i % blocks * width);
+            let sum = i / blocks;
+            let first = i % blocks * width;
             let count = width.min(outputs - first);
             let end = ((sum + 1) * lines).min(self.lines());
             for (n, tile) in self.tiles(sum * lines..end).enumerate() {
@@ -133,7 +135,8 @@ impl Geometry {
             }
         });
         self.unpack(dw, add, |row, first, total| {
-            let (block, at) = (first / width, first % width);
+            let block = first / width;
+            let at = first % width;
             let start = block * size + row * width.min(outputs - block * width) + at;
             for partial in partial.chunks_exact(blocks * size) {
                 for (total, v) in total.iter_mut().zip(&partial[start..]) {
@@ -177,7 +180,8 @@ impl Kernel<Cpu> for ConvolutionKernel {
             mask_all(at.y, &mut dy);
         }
         let g = &self.geometry;
-        let (x, weight) = (at.x[0], at.x[1]);
+        let x = at.x[0];
+        let weight = at.x[1];
         if let Some((to, add)) = dx[0].target() {
             if self.winograd {
                 winograd::backward_x(g, weight, &dy, to, add)

@@ -84,7 +84,8 @@ const LANES: usize = 16;
 /// The sum of `f(i)` for each `i` below `n`, always in the same order.
 #[inline(always)]
 pub(crate) fn sum(n: usize, f: impl Fn(usize) -> f32) -> f32 {
-    let (mut lanes, mut i) = ([0f32; LANES], 0);
+    let mut lanes = [0f32; LANES];
+    let mut i = 0;
     while i + LANES <= n {
         for (lane, sum) in lanes.iter_mut().enumerate() {
             *sum += f(i + lane);

@@ -57,7 +57,7 @@ pub(crate) fn not_finite_part<'a>(
     }
 }
 
-/// Whether all are finite, with the threads of this replica.
+/// True if all are finite. Uses the threads of this replica.
 fn are_finite(values: &[f32]) -> bool {
     let mut largest = vec![0; values.len().div_ceil(CHUNK)];
     for_each_chunk(

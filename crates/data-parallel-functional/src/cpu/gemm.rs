@@ -17,16 +17,16 @@ use gemm_common::simd::MixedSimd;
 use pulp::{Simd, WithSimd};
 
 /// The most blocks of a [`product`] whose rows could be more.
-const MOST: usize = 64;
+const MOST_BLOCKS: usize = 64;
 
 /// With fewer blocks a [`product`] also has partial sums.
-const ENOUGH: usize = 16;
+const ENOUGH_BLOCKS: usize = 16;
 
 /// The fewest multiply-adds for which a task pays: some microseconds.
-const SMALLEST: usize = 1 << 18;
+const FEWEST_MULTIPLY_ADDS: usize = 1 << 18;
 
 /// The shortest partial sum.
-const SHORTEST: usize = 128;
+const FEWEST_COLUMNS: usize = 128;
 
 /// A matrix in a slice: element (r, c) is `data[r * row_stride + c * column_stride]`.
 #[derive(Clone, Copy)]
@@ -110,11 +110,12 @@ pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) 
     unsafe { multiply_at(out.as_mut_ptr(), b.columns, accumulate, a, b) }
 }
 
-/// As [`multiply`], on as many threads as the budget says: in blocks, and where these are few and the sums are long,
+/// Like [`multiply`], on as many threads as the budget says: in blocks, and where these are few and the sums are long,
 /// in partial sums that are added in order.
 #[track_caller]
 pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
-    let (m, n) = (a.rows, b.columns);
+    let m = a.rows;
+    let n = b.columns;
     assert_eq!(out.len(), m * n, "elements of out, of the product");
     let cut = Cut::of(a, b);
     if cut.sums == 1 {
@@ -125,30 +126,32 @@ pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     put_sum_of_chunks(&partial, out, accumulate);
 }
 
-/// How a product is cut into tasks, by its shape alone.
+/// The tasks of a product, by its shape alone.
 struct Cut {
     /// Rows of a block.
     rows: usize,
     /// Columns of a block.
     columns: usize,
-    /// How many partial sums there are, each over `depth` columns of a.
+    /// Number of partial sums, each over `depth` columns of a.
     sums: usize,
     depth: usize,
 }
 
 impl Cut {
     fn of(a: Matrix, b: Matrix) -> Self {
-        let (m, k, n) = (a.rows, a.columns, b.columns);
+        let m = a.rows;
+        let k = a.columns;
+        let n = b.columns;
         let multiply_adds = m * n * k;
         // b is packed again for each block of rows: so these are large, and of few columns
         let is_packed = b.column_stride != 1;
         let columns = n.clamp(1, if is_packed { 64 } else { 256 });
         let blocks = |rows: usize| m.div_ceil(rows) * n.div_ceil(columns);
-        let most = (multiply_adds / SMALLEST).clamp(1, MOST);
+        let most = (multiply_adds / FEWEST_MULTIPLY_ADDS).clamp(1, MOST_BLOCKS);
         let fewer = [16, 32, 64].into_iter().find(|&rows| blocks(rows) <= most);
         let rows = if is_packed { 128 } else { fewer.unwrap_or(128) };
-        let wanted = ENOUGH.min(most).div_ceil(blocks(rows).max(1));
-        let sums = wanted.min(k / SHORTEST).max(1);
+        let wanted = ENOUGH_BLOCKS.min(most).div_ceil(blocks(rows).max(1));
+        let sums = wanted.min(k / FEWEST_COLUMNS).max(1);
         let depth = k.div_ceil(sums).max(1);
         Self {
             rows,
@@ -161,11 +164,16 @@ impl Cut {
 
 #[track_caller]
 fn by_blocks(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix, cut: &Cut) {
-    let (m, k, n) = (a.rows, a.columns, b.columns);
-    let (down, across) = (m.div_ceil(cut.rows), n.div_ceil(cut.columns));
+    let m = a.rows;
+    let k = a.columns;
+    let n = b.columns;
+    let down = m.div_ceil(cut.rows);
+    let across = n.div_ceil(cut.columns);
     let out = Disjoint::new(out);
     for_each(cut.sums * down * across, |i| {
-        let (sum, row, column) = (i / across / down, i / across % down, i % across);
+        let sum = i / across / down;
+        let row = i / across % down;
+        let column = i % across;
         let first_row = row * cut.rows;
         let first_column = column * cut.columns;
         let first = sum * cut.depth;
@@ -185,7 +193,9 @@ fn by_blocks(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix, cut: &Cut)
 /// For each row r of a: the elements of `out` from r · `row` on, as many as b has columns, are valid, and no one else uses
 /// them.
 unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
-    let (m, k, n) = (a.rows, a.columns, b.columns);
+    let m = a.rows;
+    let k = a.columns;
+    let n = b.columns;
     assert_eq!(k, b.rows, "columns of a, rows of b");
     if m == 0 || n == 0 || (accumulate && k == 0) {
         return;
@@ -227,7 +237,8 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
     let depth = depth(m, n, k);
     for first in (0..k.max(1)).step_by(depth) {
         let depth = depth.min(k - first);
-        let (a, b) = (a.columns(first, depth), b.rows(first, depth));
+        let a = a.columns(first, depth);
+        let b = b.rows(first, depth);
         // Safety: the caller's.
         unsafe { multiply_by_gemm(out, row, accumulate || first > 0, a, b) };
     }
@@ -236,15 +247,15 @@ unsafe fn multiply_at(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b:
 /// The number of columns of a that are multiplied at a time. `gemm` would cut them in the same way if a processor's first-level
 /// cache has 32 KiB, and otherwise in larger parts on some.
 fn depth(m: usize, n: usize, k: usize) -> usize {
-    const MOST: usize = 512;
+    const MOST_COLUMNS: usize = 512;
     if m <= 64 && n <= 64 {
-        MOST
+        MOST_COLUMNS
     } else {
-        k.div_ceil(k.div_ceil(MOST).max(1)).max(1)
+        k.div_ceil(k.div_ceil(MOST_COLUMNS).max(1)).max(1)
     }
 }
 
-/// As [`multiply_at`], by `gemm` with the instructions of this process.
+/// Like [`multiply_at`], by `gemm` with the instructions of this process.
 ///
 /// # Safety
 /// As there.
@@ -301,13 +312,15 @@ unsafe fn multiply_by_gemm(out: *mut f32, row: usize, accumulate: bool, a: Matri
     }
 }
 
-/// As [`multiply_at`] for a vector and a matrix, where all products would be added one after the other: parts of them are
-/// added to each other.
+/// Like [`multiply_at`] for a vector and a matrix, where all products would be added one after the other: parts of them
+/// are added to each other.
 ///
 /// # Safety
 /// As there.
 unsafe fn multiply_in_parts(out: *mut f32, row: usize, accumulate: bool, a: Matrix, b: Matrix) {
-    let (m, k, n) = (a.rows, a.columns, b.columns);
+    let m = a.rows;
+    let k = a.columns;
+    let n = b.columns;
     for first in (0..k).step_by(DEPTH) {
         let depth = DEPTH.min(k - first);
         let mut part = vec![0.; m * n];
@@ -380,12 +393,12 @@ impl Combination<'_> {
 
 /// The number of partial sums of a dot product, on any processor: the elements of a vector of AVX-512.
 const LANES: usize = 16;
-/// Partial sums are joined after so many elements.
+/// Number of elements after which partial sums are joined.
 const DEPTH: usize = 1024;
 /// Columns that are multiplied with a row at a time.
 const COLUMNS: usize = 4;
 
-/// As [`multiply_at`], where rows of a and columns of b are contiguous.
+/// Like [`multiply_at`], where rows of a and columns of b are contiguous.
 struct Dots<'a> {
     out: *mut f32,
     row: usize,
@@ -399,7 +412,8 @@ impl WithSimd for Dots<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (m, k) = (self.a.rows, self.a.columns);
+        let m = self.a.rows;
+        let k = self.a.columns;
         for r in 0..m {
             for start in (0..k).step_by(DEPTH) {
                 self.add_part(simd, r, start, DEPTH.min(k - start));
@@ -412,7 +426,8 @@ impl Dots<'_> {
     /// Puts or adds to row r of `out` the products over `len` columns of a, from column `start` on.
     #[inline(always)]
     fn add_part<S: Simd>(&self, simd: S, r: usize, start: usize, len: usize) {
-        let (a, b) = (self.a, self.b);
+        let a = self.a;
+        let b = self.b;
         let n = b.columns;
         let x = &a.data[r * a.row_stride + start..][..len];
         for first in (0..n).step_by(COLUMNS) {
@@ -490,7 +505,8 @@ mod tests {
 
     #[test]
     fn an_empty_inner_dimension_gives_zeros() {
-        let (a, b) = (Matrix::new(&[], 2, 0), Matrix::new(&[], 0, 2));
+        let a = Matrix::new(&[], 2, 0);
+        let b = Matrix::new(&[], 0, 2);
         let mut out = [1f32; 4];
         multiply(&mut out, true, a, b);
         assert_eq!(out, [1.; 4]);

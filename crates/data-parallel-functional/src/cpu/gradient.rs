@@ -12,7 +12,7 @@ pub(crate) type At<'v, 'k> = kernel::At<'v, 'k, Cpu>;
 pub(crate) type Grad<'a> = kernel::Grad<'a, Cpu>;
 
 impl Grad<'_> {
-    /// Where to write it, and whether to add to what is there. None where it is unwanted.
+    /// The memory to write it to, and true if it is added to what is there. None if it is unwanted.
     pub(crate) fn target(&mut self) -> Option<(&mut [f32], bool)> {
         let add = match self {
             Grad::Unwanted => return None,

@@ -1,4 +1,4 @@
-//! How the work of a convolution is cut, and im2col with its transpose. It multiplies nothing.
+//! Cuts the work of a convolution into tiles and tasks; im2col and its transpose. It multiplies nothing.
 //!
 //! A *line* is one row of output pixels, numbered through the whole batch. A *tile* is a fixed
 //! number of lines; its im2col matrix has about [`TILE`] rows and stays in the cache.
@@ -14,12 +14,12 @@ use std::ops::Range;
 pub(crate) const TILE: usize = 256;
 
 /// The fewest rows that a task of the convolution or of its input's gradient takes: each packs the weight again.
-const FEWEST: usize = 64;
+const FEWEST_ROWS: usize = 64;
 
-/// So many of these tasks are enough.
-const ENOUGH: usize = 32;
+/// Number of these tasks that is enough.
+const ENOUGH_TASKS: usize = 32;
 
-/// How the work is cut.
+/// Tiles and tasks, and the packed weight.
 impl Geometry {
     pub(crate) fn lines_of_a_tile(&self) -> usize {
         (TILE / self.out_width).max(1)
@@ -28,7 +28,7 @@ impl Geometry {
     /// Rows of a task: those of a tile, or fewer where there would be few tasks.
     fn rows_of_a_task(&self) -> usize {
         let rows = self.lines() * self.out_width;
-        (rows / ENOUGH).clamp(FEWEST, TILE)
+        (rows / ENOUGH_TASKS).clamp(FEWEST_ROWS, TILE)
     }
 
     pub(crate) fn lines_of_a_task(&self) -> usize {
@@ -82,8 +82,10 @@ impl Geometry {
         (row / self.channels, row % self.channels)
     }
 
-    /// The reverse of [`Self::pack`], written or added: `packed` adds the row of so many output channels, from the
-    /// first on, to the slice that it is handed.
+    /// The reverse of [`Self::pack`]: writes `weight` from the packed order, or adds to it where `add` is true.
+    ///
+    /// `packed(row, first, values)` adds a part of one row of the packed weight to `values`, which are zeros: the
+    /// output channels from `first` on, one for each element of `values`.
     pub(crate) fn unpack(
         &self,
         weight: &mut [f32],
@@ -110,13 +112,14 @@ impl Geometry {
 impl Geometry {
     /// The row of x under kernel row `ky` of a line, as its start in x; none in the padding.
     fn row_start(&self, line: usize, ky: usize) -> Option<usize> {
-        let (sample, oy) = (line / self.out_height, line % self.out_height);
+        let sample = line / self.out_height;
+        let oy = line % self.out_height;
         let iy = (oy * self.stride + ky).checked_sub(self.padding)?;
         let row = sample * self.height + iy;
         (iy < self.height).then_some(row * self.width * self.channels)
     }
 
-    /// Where the kernel's row at output column `ox` meets x: the part of the kernel's row, and the
+    /// The overlap of the kernel's row at output column `ox` with x: the part of the kernel's row, and the
     /// part of x's row, in floats; the rest is padding.
     fn overlap(&self, ox: usize) -> (Range<usize>, Range<usize>) {
         let left = ox * self.stride;

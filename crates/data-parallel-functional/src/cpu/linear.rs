@@ -30,8 +30,8 @@ impl Kernel<Cpu> for Linear {
         let bias = x.get(2);
         if let Some(bias) = bias {
             for_each_chunk(y, BLOCK * self.outputs, |_, y| {
-                let rows = y.chunks_exact_mut(self.outputs);
-                rows.for_each(|row| row.copy_from_slice(bias));
+                y.chunks_exact_mut(self.outputs)
+                    .for_each(|row| row.copy_from_slice(bias));
             });
         }
         let input = Matrix::new(x[0], self.batch, self.features);

@@ -52,7 +52,9 @@ fn sum_of_exps(logits: &[f32], largest: f32, mut take: impl FnMut(usize, &[f32])
 
 impl Kernel<Cpu> for CrossEntropy {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let (y_hat, classes, labels) = (x[0], self.classes, self.labels.to_vec1::<u32>()?);
+        let y_hat = x[0];
+        let classes = self.classes;
+        let labels = self.labels.to_vec1::<u32>()?;
         for_each_chunk(
             y,
             EXAMPLES,
@@ -77,7 +79,9 @@ impl Kernel<Cpu> for CrossEntropy {
 
     /// softmax(y_hat), less 1 at the label.
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
-        let (y_hat, classes, labels) = (at.x[0], self.classes, self.labels.to_vec1::<u32>()?);
+        let y_hat = at.x[0];
+        let classes = self.classes;
+        let labels = self.labels.to_vec1::<u32>()?;
         let mut gradient = Buffer::new(y_hat.len());
         for_each_chunk(
             &mut gradient,

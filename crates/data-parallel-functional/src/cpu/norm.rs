@@ -24,7 +24,7 @@ const BLOCK: usize = 256;
 /// Channels whose blocks one task combines: a line of the cache.
 const STRIP: usize = 16;
 
-/// Moments of each of `c` channels over examples of so many pixels: by blocks, each around its own mean,
+/// Moments of each of `c` channels over examples of `pixels` pixels: by blocks, each around its own mean,
 /// so that nothing is lost where the mean is large. A block is a part of one example, so that a batch
 /// in parts has the blocks of the whole: what is rounded is the same, and no value comes to lie on the
 /// other side of ReLU's edge.
@@ -50,7 +50,9 @@ fn moments(x: &[f32], c: usize, pixels: usize) -> Moments {
                 c,
                 #[inline(always)]
                 |at, n| {
-                    let (x, mean, squares) = (&x[at..], &mut mean[at..], &mut squares[at..]);
+                    let x = &x[at..];
+                    let mean = &mut mean[at..];
+                    let squares = &mut squares[at..];
                     match n {
                         64 => block_statistics::<64>(x, c, mean, squares),
                         16 => block_statistics::<16>(x, c, mean, squares),
@@ -81,7 +83,8 @@ fn for_strips(c: usize, mut f: impl FnMut(usize, usize)) {
 /// first of the channels in the block's first row.
 #[inline(always)]
 fn block_statistics<const N: usize>(x: &[f32], c: usize, mean: &mut [f32], squares: &mut [f32]) {
-    let (mut sum, mut square) = ([0f32; N], [0f32; N]);
+    let mut sum = [0f32; N];
+    let mut square = [0f32; N];
     for x in x.chunks(c) {
         for i in 0..N {
             sum[i] += x[..N][i];
@@ -104,7 +107,8 @@ fn combine(sums: &[f32], rows: impl Fn(usize) -> usize + Sync, c: usize) -> Mome
     let each = || sums.chunks_exact(2 * c).enumerate();
     let count: usize = each().map(|(i, _)| rows(i)).sum();
     let all = f64::max(count as f64, 1.);
-    let (mut mean, mut squares) = (vec![0f64; c], vec![0f64; c]);
+    let mut mean = vec![0f64; c];
+    let mut squares = vec![0f64; c];
     for_each_chunk_with(
         &mut mean,
         [&mut squares],
@@ -113,8 +117,9 @@ fn combine(sums: &[f32], rows: impl Fn(usize) -> usize + Sync, c: usize) -> Mome
             let first = strip * STRIP;
             for (i, block) in each() {
                 let n = rows(i) as f64;
-                let means = mean.iter_mut().zip(&block[first..c]);
-                means.for_each(|(mean, m)| *mean += n * f64::from(*m));
+                mean.iter_mut()
+                    .zip(&block[first..c])
+                    .for_each(|(mean, m)| *mean += n * f64::from(*m));
             }
             mean.iter_mut().for_each(|mean| *mean /= all);
             for (i, block) in each() {
@@ -188,7 +193,8 @@ impl Kernel<Cpu> for Norm {
     }
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        let (mean, inv_std) = (&at.saved[0], &at.saved[1]);
+        let mean = &at.saved[0];
+        let inv_std = &at.saved[1];
         let scale = product(at.x[1], inv_std);
         let mut channels = Channels {
             mean,
@@ -241,7 +247,7 @@ fn product(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// A number for each channel, repeated until there are 64: so many values at a time are computed with
+/// A number for each channel, repeated until there are 64: 64 values at a time are computed with
 /// whole vectors.
 fn repeated(channels: &[f32]) -> Vec<f32> {
     channels.repeat(64usize.div_ceil(channels.len().max(1)))
@@ -258,7 +264,10 @@ impl Channels<'_> {
     #[inline(always)]
     fn normalize(&self, x: &[f32], y: &mut [f32]) {
         let c = y.len();
-        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        let x = &x[..c];
+        let mean = &self.mean[..c];
+        let scale = &self.scale[..c];
+        let bias = &self.bias[..c];
         for i in 0..c {
             let v = normalized(x[i], mean[i], scale[i], bias[i]);
             y[i] = if self.relu { positive(v) } else { v };
@@ -268,7 +277,10 @@ impl Channels<'_> {
     #[inline(always)]
     fn normalize_and_add(&self, x: &[f32], other: &[f32], y: &mut [f32]) {
         let c = y.len();
-        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
+        let x = &x[..c];
+        let mean = &self.mean[..c];
+        let scale = &self.scale[..c];
+        let bias = &self.bias[..c];
         let other = &other[..c];
         for i in 0..c {
             let v = normalized(x[i], mean[i], scale[i], bias[i]) + other[i];
@@ -280,8 +292,12 @@ impl Channels<'_> {
     #[inline(always)]
     fn dx_of(&self, x: &[f32], dy: &mut [f32], shift: &[f32], stretch: &[f32]) {
         let c = dy.len();
-        let (x, mean, scale, bias) = (&x[..c], &self.mean[..c], &self.scale[..c], &self.bias[..c]);
-        let (shift, stretch) = (&shift[..c], &stretch[..c]);
+        let x = &x[..c];
+        let mean = &self.mean[..c];
+        let scale = &self.scale[..c];
+        let bias = &self.bias[..c];
+        let shift = &shift[..c];
+        let stretch = &stretch[..c];
         for i in 0..c {
             let d = self.cut(x[i], dy[i], mean[i], scale[i], bias[i]);
             dy[i] = scale[i] * (d - shift[i] - (x[i] - mean[i]) * stretch[i]);
@@ -301,7 +317,8 @@ impl Channels<'_> {
     /// For each channel the sums of dy · (x − mean), and of dy, by blocks and then in f64. Where
     /// `masked` is ReLU's result, `dy` is first set to zero where that is.
     fn sums(&self, x: &[f32], dy: &mut [f32], masked: Option<&[f32]>) -> [Vec<f64>; 2] {
-        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        let c = self.mean.len();
+        let size = BLOCK * c;
         let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
         for_each_chunk_of_two(
             InChunks {
@@ -334,8 +351,9 @@ impl Channels<'_> {
         let mut dw = vec![0f64; 2 * c];
         for_each_chunk(&mut dw, STRIP, |strip, sums| {
             for block in blocks.chunks_exact(2 * c) {
-                let of_block = sums.iter_mut().zip(&block[strip * STRIP..]);
-                of_block.for_each(|(sum, v)| *sum += f64::from(*v));
+                sums.iter_mut()
+                    .zip(&block[strip * STRIP..])
+                    .for_each(|(sum, v)| *sum += f64::from(*v));
             }
         });
         let db = dw.split_off(c);
@@ -354,10 +372,14 @@ impl Channels<'_> {
     ) {
         let c = self.mean.len();
         let of = |v: &[f32]| -> [f32; N] { std::array::from_fn(|i| v[first + i]) };
-        let (mean, scale, bias) = (of(self.mean), of(self.scale), of(self.bias));
-        let (mut sum_dw, mut sum_db) = ([0f32; N], [0f32; N]);
+        let mean = of(self.mean);
+        let scale = of(self.scale);
+        let bias = of(self.bias);
+        let mut sum_dw = [0f32; N];
+        let mut sum_db = [0f32; N];
         for (x, dy) in x.chunks_exact(c).zip(dy.chunks_exact(c)) {
-            let (x, dy) = (&x[first..first + N], &dy[first..first + N]);
+            let x = &x[first..first + N];
+            let dy = &dy[first..first + N];
             for i in 0..N {
                 let d = self.cut(x[i], dy[i], mean[i], scale[i], bias[i]);
                 sum_dw[i] += d * (x[i] - mean[i]);
@@ -370,7 +392,8 @@ impl Channels<'_> {
 
     /// The gradient of x, beside the one of y.
     fn dx(&self, x: &[f32], dy: &mut [f32], dx: &mut [f32], shift: &[f32], stretch: &[f32]) {
-        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        let c = self.mean.len();
+        let size = BLOCK * c;
         for_each_chunk_of_two(
             InChunks {
                 data: dx,
@@ -392,7 +415,8 @@ impl Channels<'_> {
 
     /// The gradient of x, over the one of y.
     fn dx_in_place(&self, x: &[f32], dy: &mut [f32], shift: &[f32], stretch: &[f32]) {
-        let (c, size) = (self.mean.len(), BLOCK * self.mean.len());
+        let c = self.mean.len();
+        let size = BLOCK * c;
         for_each_chunk(
             dy,
             size,

@@ -156,7 +156,8 @@ impl Windows {
         self.for_each_pixel(
             #[inline(always)]
             |o, i| {
-                let (x, y) = (&x[i..][..c], &y[o..][..c]);
+                let x = &x[i..][..c];
+                let y = &y[o..][..c];
                 let to = rest[o..][..c].iter_mut().zip(&mut dx[i..][..c]);
                 for ((x, y), (rest, dx)) in x.iter().zip(y).zip(to) {
                     // NaN is a maximum
@@ -193,7 +194,8 @@ impl Kernel<Cpu> for GlobalAverage {
 
     fn backward(&self, _: &Pass, _at: At<'_, '_>, dy: Buffer, dx: &mut [Grad<'_>]) -> Result<()> {
         if let Some((to, add)) = dx[0].target() {
-            let (c, share) = (self.channels, 1. / self.pixels as f32);
+            let c = self.channels;
+            let share = 1. / self.pixels as f32;
             for_each_chunk(to, self.pixels * c, |i, to| {
                 for pixel in to.chunks_exact_mut(c.max(1)) {
                     put(pixel, dy[i * c..][..c].iter().map(|v| v * share), add);

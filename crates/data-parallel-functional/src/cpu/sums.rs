@@ -4,7 +4,7 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::threads::for_each_chunk;
 use crate::cpu::vector::VECTOR as LINE;
 
-/// The most partial sums of a weight's gradient: so many cores can compute it. Each costs memory and time.
+/// The most partial sums of a weight's gradient, and so the most cores that compute it. Each costs memory and time.
 pub(crate) const SUMS: usize = 16;
 
 /// The fewest elements that a task adds.
@@ -43,8 +43,8 @@ fn add(to: &mut [f32], from: &[f32]) {
     }
 }
 
-/// The sum of each column of a matrix: first of blocks of so many rows, which keeps the sum exact to a few bits however
-/// many rows there are.
+/// The sum of each column of a matrix: first of blocks of `rows` rows, which keeps the sum exact to a few bits for any
+/// number of rows.
 pub(crate) fn column_sums(matrix: &[f32], columns: usize, rows: usize) -> Vec<f32> {
     let block = rows * columns.max(1);
     let mut sums = Buffer::new(matrix.len().div_ceil(block) * columns);

@@ -127,7 +127,7 @@ impl Pool {
         }
     }
 
-    /// Wakes at most so many of the helpers that sleep.
+    /// Wakes at most this number of the helpers that sleep.
     fn wake(&self, most: usize) {
         let shared = &*self.shared;
         if shared.sleepers.load(SeqCst) == 0 {
@@ -397,7 +397,8 @@ mod tests {
                 helpers: vec![],
             };
             let owner = current().id();
-            let (stood, is_first) = (Mutex::new(stood), AtomicBool::new(true));
+            let stood = Mutex::new(stood);
+            let is_first = AtomicBool::new(true);
             for (job, tasks) in JOBS.into_iter().enumerate() {
                 is_first.store(true, Relaxed);
                 let calls: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -452,7 +453,8 @@ mod tests {
     #[test]
     fn no_task_is_lost_and_none_runs_twice() {
         let owner = |seed: usize| {
-            let (begin, mut state) = (Instant::now(), seed);
+            let begin = Instant::now();
+            let mut state = seed;
             let mut random = move |below: usize| {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
@@ -463,7 +465,9 @@ mod tests {
             while begin.elapsed() < Duration::from_millis(500) {
                 let mut pool = Pool::new(1 + random(5), || ()).unwrap();
                 for _ in 0..random(400) {
-                    let (tasks, length, slow) = (random(24), random(300), random(24));
+                    let tasks = random(24);
+                    let length = random(300);
+                    let slow = random(24);
                     // memory of this job alone, and written without atomics: a task that is late writes elsewhere
                     let calls: Vec<_> = (0..tasks).map(|_| UnsafeCell::new(0usize)).collect();
                     struct Calls<'a>(&'a [UnsafeCell<usize>]);

@@ -40,7 +40,8 @@ pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// As [`for_each`] on this thread, with an event before the tasks and one after each. A subscriber can read a clock then.
+/// Like [`for_each`] on this thread, with an event before the tasks and one after each. A subscriber can read a clock
+/// then.
 #[track_caller]
 fn for_each_traced(tasks: usize, work: &dyn Fn(usize)) {
     tracing::trace!(name: "call", target: "tasks", place = %Location::caller(), tasks);
@@ -67,7 +68,7 @@ pub(crate) fn for_each_chunk<T: Send>(
     );
 }
 
-/// As [`for_each_chunk`], with the same elements of N other slices of its length.
+/// Like [`for_each_chunk`], with the same elements of N other slices of its length.
 #[track_caller]
 pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
     out: &mut [T],
@@ -77,7 +78,8 @@ pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
 ) {
     assert!(others.iter().all(|other| other.len() == out.len()));
     let chunk = chunk.max(1);
-    let (out, others) = (Disjoint::new(out), others.map(Disjoint::new));
+    let out = Disjoint::new(out);
+    let others = others.map(Disjoint::new);
     for_each(out.len().div_ceil(chunk), |i| {
         let len = chunk.min(out.len() - i * chunk);
         // Safety: task i alone has the elements from i * chunk to (i + 1) * chunk of each slice, and runs once.
@@ -99,18 +101,20 @@ pub(crate) struct InChunks<'a> {
     pub chunk: usize,
 }
 
-/// As [`for_each_chunk`] over two slices of equally many chunks.
+/// Like [`for_each_chunk`] over two slices of equally many chunks.
 #[track_caller]
 pub(crate) fn for_each_chunk_of_two(
     a: InChunks<'_>,
     b: InChunks<'_>,
     work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
 ) {
-    let (chunk_a, chunk_b) = (a.chunk.max(1), b.chunk.max(1));
+    let chunk_a = a.chunk.max(1);
+    let chunk_b = b.chunk.max(1);
     let chunks = a.data.len().div_ceil(chunk_a);
     let of_b = b.data.len().div_ceil(chunk_b);
     assert_eq!(chunks, of_b, "chunks of two slices");
-    let (all_of_a, all_of_b) = (Disjoint::new(a.data), Disjoint::new(b.data));
+    let all_of_a = Disjoint::new(a.data);
+    let all_of_b = Disjoint::new(b.data);
     for_each(chunks, |i| {
         let len = |all: usize, chunk: usize| chunk.min(all - i * chunk);
         // Safety: as in `for_each_chunk_with`, in each of the two slices.
@@ -148,7 +152,7 @@ impl<'a, T> Disjoint<'a, T> {
         self.len
     }
 
-    /// Where an element would be, in or outside the slice.
+    /// The address of an element, in or outside the slice.
     #[inline(always)]
     pub(crate) fn address(&self, i: usize) -> *const T {
         self.start.wrapping_add(i)

@@ -63,7 +63,8 @@ impl OneChannel {
         let mut dz = Buffer::new(g.lines() * line);
         g.forward(x[0], x[1], x.get(2).copied(), false, &mut dz);
         for_each_chunk(&mut dz, line, |i, dz| {
-            let (sample, row) = (i / g.out_height, i % g.out_height / 2);
+            let sample = i / g.out_height;
+            let row = i % g.out_height / 2;
             let of_sample = &dy[sample * self.y_sample()..][..self.y_sample()];
             let of_line = of_sample.get(row * self.y_line()..).unwrap_or_default();
             for (column, pixel) in dz.chunks_exact_mut(channels).enumerate() {
@@ -109,7 +110,8 @@ impl Kernel<Cpu> for OneChannel {
         let outputs = self.g.out_channels;
         // from rows of taps to the weight's order, (O, 1, KH, KW)
         dx[1].put((0..outputs * taps).map(|i| {
-            let (output, tap) = (i / taps, i % taps);
+            let output = i / taps;
+            let tap = i % taps;
             sums.all[tap * sums.wide + output]
         }));
         if let Some(db) = dx.get_mut(2) {

@@ -105,7 +105,7 @@ impl Forward<'_> {
     }
 }
 
-/// About so many windows are summed before they are added to the others: long sums in f32 are inexact.
+/// Approximate number of windows that are summed before they are added to the others: long sums in f32 are inexact.
 const BLOCK: usize = 256;
 
 /// A sample's part of the gradients, added to the sums.
@@ -136,7 +136,8 @@ impl SampleGradient<'_> {
         let channels = sample.channels;
         let lines = (BLOCK * channels / sample.y_line).max(1);
         for (block, dy) in self.dy.chunks(lines * sample.y_line).enumerate() {
-            let (mut dw, mut db) = ([[zero; N]; T], [zero; N]);
+            let mut dw = [[zero; N]; T];
+            let mut db = [zero; N];
             for (i, dy) in dy.chunks_exact(sample.y_line).enumerate() {
                 let line = block * lines + i;
                 for (column, dy) in dy.chunks_exact(channels).enumerate() {

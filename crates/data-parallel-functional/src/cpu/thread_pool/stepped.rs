@@ -7,7 +7,7 @@ use std::sync::atomic::{self, Ordering};
 type Hook = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// How many operations come first, and what then runs.
+    /// Number of operations that come first, and the hook that runs then.
     static NEXT: RefCell<Option<(usize, Hook)>> = const { RefCell::new(None) };
 }
 
@@ -16,7 +16,7 @@ pub(super) fn before(steps: usize, hook: impl FnOnce() + 'static) {
     NEXT.set(Some((steps, Box::new(hook))));
 }
 
-/// Whether the hook has run.
+/// True if the hook has run.
 pub(super) fn is_over() -> bool {
     NEXT.with_borrow(Option::is_none)
 }

@@ -1,9 +1,11 @@
 //! The convolution, and the gradient of its input.
 
 use super::kernel::Multiply;
-use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, PANEL, Panel, Panels, weights};
+use super::tiling::{
+    CHUNK, Chunks, ENOUGH_TASKS, FEW_PANELS, GROUP, PANEL, Panel, Panels, weights,
+};
 use super::transform::{Images, ToImages};
-use super::weights::{Pair, SOME, TRANSPOSED, ToBlock};
+use super::weights::{INPUTS_AT_ONCE, Pair, TRANSPOSED, ToBlock};
 use crate::cpu::scratch::{common, own};
 use crate::cpu::threads::{Disjoint, for_each, for_each_chunk};
 use devices::dispatch;
@@ -12,7 +14,7 @@ use std::ops::Range;
 /// The most blocks of weights that are kept transformed: 9 MB.
 const KEPT: usize = 16;
 
-/// The tasks of a call for few channels, if there are tiles for so many.
+/// Number of tasks of a call for few channels, if there are enough tiles.
 const TASKS: usize = 32;
 
 /// A convolution, or the gradient of its input: with the weights flipped and the channels of both sides exchanged.
@@ -37,7 +39,7 @@ impl Convolution<'_> {
         let outputs = pixels * self.outputs.channels;
         assert_eq!(y.len(), outputs, "the size of the output");
         let y = Disjoint::new(y);
-        if self.ins().max(self.outs()) <= FEW {
+        if self.ins().max(self.outs()) <= FEW_PANELS {
             self.chunk_by_chunk(&y);
         } else {
             self.step_by_step(&y);
@@ -61,7 +63,8 @@ impl Convolution<'_> {
 
     /// For few channels: a task takes a chunk through all three steps.
     fn chunk_by_chunk(&self, y: &Disjoint<'_, f32>) {
-        let (ins, outs) = (self.ins(), self.outs());
+        let ins = self.ins();
+        let outs = self.outs();
         let stride = self.images.stride;
         let tiles = self.images.tiling.tiles();
         let most = if ins.max(outs) == 1 { 28 } else { 48 };
@@ -95,7 +98,8 @@ impl Convolution<'_> {
 
     /// For many channels: first the tiles of a group are transformed, and then multiplied.
     fn step_by_step(&self, y: &Disjoint<'_, f32>) {
-        let (ins, outs) = (self.ins(), self.outs());
+        let ins = self.ins();
+        let outs = self.outs();
         let stride = self.images.stride;
         let tiles = self.images.tiling.tiles();
         let chunk = stride.tiles(CHUNK);
@@ -103,7 +107,7 @@ impl Convolution<'_> {
         let groups = Chunks::new(0..tiles, group.max(1));
         let keep = tiles > chunk && ins * outs <= KEPT;
         let mut cut = *self;
-        if groups.size.div_ceil(chunk) * outs < ENOUGH {
+        if groups.size.div_ceil(chunk) * outs < ENOUGH_TASKS {
             cut.outputs = self.outputs.halves();
         }
         cut.group_by_group(y, groups, chunk, keep);
@@ -111,7 +115,8 @@ impl Convolution<'_> {
 
     /// Transforms a group's tiles, then multiplies them. `keep` transforms all weights once.
     fn group_by_group(&self, y: &Disjoint<'_, f32>, groups: Chunks, chunk: usize, keep: bool) {
-        let (ins, outs) = (self.ins(), self.outs());
+        let ins = self.ins();
+        let outs = self.outs();
         let stride = self.images.stride;
         let width = self.images.channels.width();
         let kept = if keep { ins * outs * self.weights() } else { 0 };
@@ -129,7 +134,8 @@ impl Convolution<'_> {
                     self.images.transform(chunks.get(i / ins), i % ins, block);
                 });
                 for_each(n * outs, |i| {
-                    let (c, panel) = (i % n, i / n);
+                    let c = i % n;
+                    let panel = i / n;
                     let points = &points[c * of_chunk..][..of_chunk];
                     self.panel(chunks.get(c), panel, points, weights, y);
                 });
@@ -155,7 +161,8 @@ impl Convolution<'_> {
             for (i, a) in points.chunks_exact(points.len() / ins).enumerate() {
                 let b = if weights.is_empty() {
                     let block = Disjoint::new(now);
-                    for first in (0..self.weight_inputs(panel, i).channels).step_by(SOME) {
+                    for first in (0..self.weight_inputs(panel, i).channels).step_by(INPUTS_AT_ONCE)
+                    {
                         self.transform_weight(panel, i, first, &block, transposed);
                     }
                     &*now
@@ -172,14 +179,16 @@ impl Convolution<'_> {
     fn transform_weights(&self, weights: &mut [f32]) {
         let ins = self.ins();
         // a task for each part of a block, as many as the widest one has
-        let parts = self.weight_inputs(0, 0).channels.div_ceil(SOME);
+        let parts = self.weight_inputs(0, 0).channels.div_ceil(INPUTS_AT_ONCE);
         let blocks: Vec<_> = weights
             .chunks_exact_mut(self.weights())
             .map(Disjoint::new)
             .collect();
         for_each(blocks.len() * parts, |i| {
-            let (block, first) = (i / parts, i % parts * SOME);
-            let (out, from) = (block / ins, block % ins);
+            let block = i / parts;
+            let first = i % parts * INPUTS_AT_ONCE;
+            let out = block / ins;
+            let from = block % ins;
             if first < self.weight_inputs(out, from).channels {
                 own([TRANSPOSED], |[transposed]| {
                     self.transform_weight(out, from, first, &blocks[block], transposed);
@@ -197,7 +206,7 @@ impl Convolution<'_> {
         }
     }
 
-    /// Transforms the weights of [`SOME`] input channels of a block, from channel `first` on.
+    /// Transforms the weights of [`INPUTS_AT_ONCE`] input channels of a block, from channel `first` on.
     fn transform_weight(
         &self,
         out: usize,

@@ -1,7 +1,7 @@
 //! The gradient of the weight.
 
 use super::kernel::Multiply;
-use super::tiling::{CHUNK, Chunks, ENOUGH, FEW, GROUP, weights};
+use super::tiling::{CHUNK, Chunks, ENOUGH_TASKS, FEW_PANELS, GROUP, weights};
 use super::transform::Images;
 use super::weights::{OfBlock, Pair, TRANSPOSED};
 use crate::cpu::gradient::put_sum_of_chunks;
@@ -27,7 +27,7 @@ impl Gradient<'_> {
             if !accumulate {
                 dw.fill(0.);
             }
-        } else if self.ins().max(self.outs()) <= FEW {
+        } else if self.ins().max(self.outs()) <= FEW_PANELS {
             self.sum_by_sum(dw, accumulate);
         } else {
             self.step_by_step(dw, accumulate);
@@ -89,7 +89,8 @@ impl Gradient<'_> {
             let partial = &mut partial[..sums.count() * size];
             let each: Vec<_> = partial.chunks_exact_mut(size).map(Disjoint::new).collect();
             for_each(sums.count() * ins, |i| {
-                let (sum, input) = (i / ins, i % ins);
+                let sum = i / ins;
+                let input = i % ins;
                 let chunks = Chunks::new(sums.get(sum), self.x.stride.tiles(48));
                 self.sum(chunks, input, &each[sum]);
             });
@@ -120,12 +121,13 @@ impl Gradient<'_> {
 
     /// For many channels: first the tiles of a group are transformed, and then multiplied.
     fn step_by_step(&self, dw: &mut [f32], accumulate: bool) {
-        let (ins, outs) = (self.ins(), self.outs());
+        let ins = self.ins();
+        let outs = self.outs();
         let chunk = self.x.stride.tiles(CHUNK);
         let group = self.x.stride.tiles(GROUP / ins.max(outs));
         let groups = Chunks::new(0..self.x.tiling.tiles(), group.max(1));
         let mut cut = *self;
-        if ins * outs < ENOUGH {
+        if ins * outs < ENOUGH_TASKS {
             cut.dy.channels = self.dy.channels.halves();
         }
         cut.group_by_group(dw, accumulate, groups, chunk);
@@ -133,7 +135,8 @@ impl Gradient<'_> {
 
     /// Transforms a group's tiles, then multiplies them.
     fn group_by_group(&self, dw: &mut [f32], accumulate: bool, groups: Chunks, chunk: usize) {
-        let (ins, outs) = (self.ins(), self.outs());
+        let ins = self.ins();
+        let outs = self.outs();
         let dw = Disjoint::new(dw);
         let most = (ins + outs) * groups.size.div_ceil(chunk) * self.points(chunk);
         common([most], |[points]| {
@@ -147,7 +150,8 @@ impl Gradient<'_> {
                 });
                 let block = |panel, c| &points[(panel * n + c) * size..][..size];
                 for_each(ins * outs, |i| {
-                    let (input, output) = (i / outs, i % outs);
+                    let input = i / outs;
+                    let output = i % outs;
                     let pair = self.pair(input, output);
                     own([self.products(), TRANSPOSED], |[products, transposed]| {
                         for c in 0..n {

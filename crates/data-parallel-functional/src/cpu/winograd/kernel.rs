@@ -19,7 +19,8 @@ pub(super) struct Planes {
 impl Planes {
     /// The weights of a point, and whether no point before it has them.
     fn weights_of(self, point: usize) -> (usize, bool) {
-        let (row, column) = (point / self.points, point % self.points);
+        let row = point / self.points;
+        let column = point % self.points;
         let last = self.weights - 1;
         let weights = row.min(last) * self.weights + column.min(last);
         (weights, row.max(column) <= last)
@@ -118,7 +119,7 @@ struct Tile {
 }
 
 impl Tile {
-    /// As many registers as there are: 6 rows of 4 vectors of 32, 6 rows of 2 vectors of 16.
+    /// Uses all registers: 6 rows of 4 vectors where there are 32, 6 rows of 2 vectors where there are 16.
     ///
     /// # Safety
     /// `rows` rows of a and c, `depth` rows of b, all from the pointers on.
@@ -177,7 +178,8 @@ impl Tile {
         lanes: Lanes<S>,
     ) {
         let simd = lanes.0;
-        let (mut a, mut b) = (self.a, self.b);
+        let mut a = self.a;
+        let mut b = self.b;
         let mut sums = [[simd.splat_f32s(0.); N]; M];
         // Safety: the caller's; a vector has the alignment of a float.
         unsafe {

@@ -61,7 +61,7 @@ impl<S: Simd> Lanes<S> {
         unsafe { self.scatter_shared(&Disjoint::new(to), at, step, vectors) }
     }
 
-    /// As [`Self::scatter`], to a slice that other tasks write to as well.
+    /// Like [`Self::scatter`], to a slice that other tasks write to as well.
     ///
     /// # Safety
     /// No other task uses the elements of these vectors.
@@ -179,7 +179,8 @@ impl<S: Simd> Lanes<S> {
         let left = simd.equal_u32s(bit, simd.splat_u32s(0));
         for i in 0..N / 2 {
             let r = i / HALF * 2 * HALF + i % HALF;
-            let (upper, lower) = (rows[r], rows[r + HALF]);
+            let upper = rows[r];
+            let lower = rows[r + HALF];
             let from_below = simd.rotate_right_f32s(lower, HALF);
             let from_above = simd.rotate_right_f32s(upper, N - HALF);
             rows[r] = simd.select_f32s(left, upper, from_below);
@@ -188,7 +189,7 @@ impl<S: Simd> Lanes<S> {
     }
 }
 
-/// Whether vectors of `lanes` floats, the last one `steps` floats behind the first one at `at`, lie
+/// True if vectors of `lanes` floats, the last one `steps` floats behind the first one at `at`, lie
 /// within `len` floats: their indices are those of slices and their strides, far from overflow.
 #[inline(always)]
 fn fits(len: usize, at: usize, steps: usize, lanes: usize) -> bool {

@@ -1,4 +1,4 @@
-//! How a batch of images is cut into tiles, and tiles into chunks: by shapes alone.
+//! Cuts a batch of images into tiles, and tiles into chunks: by shapes alone.
 
 use super::kernel::{self, Planes};
 use crate::cpu::vector::VECTOR;
@@ -11,7 +11,7 @@ pub(super) const TILE: usize = 4;
 pub(super) const PANEL: usize = 64;
 
 /// The most panels of channels with which a task takes a chunk through all three steps.
-pub(super) const FEW: usize = 2;
+pub(super) const FEW_PANELS: usize = 2;
 
 /// The most tiles of a chunk, where there are many channels.
 pub(super) const CHUNK: usize = 64;
@@ -21,7 +21,7 @@ pub(super) const CHUNK: usize = 64;
 pub(super) const GROUP: usize = 1024;
 
 /// With fewer tasks, a call takes panels of half the width. Their products are a fifth slower.
-pub(super) const ENOUGH: usize = 16;
+pub(super) const ENOUGH_TASKS: usize = 16;
 
 /// The planes of a block of weights: 6 × 6.
 pub(super) const WEIGHTS: usize = 36;
@@ -31,7 +31,7 @@ pub(super) fn weights(rows: usize, width: usize) -> usize {
     kernel::block(WEIGHTS, rows, width)
 }
 
-/// How far the kernel moves from one output to the next.
+/// Pixels that the kernel moves from one output to the next.
 #[derive(Clone, Copy)]
 pub(super) enum Stride {
     One = 1,
@@ -120,7 +120,7 @@ impl Panel {
     }
 }
 
-/// How a batch of images of outputs is cut into tiles.
+/// A batch of images of outputs, cut into tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Tiling {
     pub(super) batch: usize,
@@ -138,7 +138,8 @@ impl Tiling {
         let down = self.height.div_ceil(TILE);
         let across = self.width.div_ceil(TILE);
         // rows of tiles are numbered through the batch
-        let (row, column) = (tile / across, tile % across);
+        let row = tile / across;
+        let column = tile % across;
         Place {
             sample: row / down,
             top: row % down * TILE,
@@ -147,7 +148,7 @@ impl Tiling {
     }
 }
 
-/// Where a tile, or its window, begins.
+/// The start of a tile, or of its window.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) sample: usize,

@@ -10,7 +10,7 @@ use devices::dispatch;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
-/// What images are to a convolution.
+/// The role of images in a convolution.
 #[derive(Clone, Copy)]
 pub(super) enum Role {
     Inputs,
@@ -28,14 +28,14 @@ pub(super) struct Images<'a> {
     pub(super) width: usize,
     pub(super) channels: Panels,
     pub(super) tiling: Tiling,
-    /// How far the image begins behind the first tile's window.
+    /// Pixels from the start of the first tile's window to that of the image.
     pub(super) padding: usize,
     pub(super) stride: Stride,
     pub(super) role: Role,
 }
 
 impl Images<'_> {
-    /// Where the window of a tile begins. Rows and columns in the padding above and to the left are huge.
+    /// The start of the window of a tile. Rows and columns in the padding above and to the left are huge.
     #[inline(always)]
     fn place(&self, tile: usize) -> Place {
         let Place { sample, top, left } = self.tiling.place(tile);
@@ -51,7 +51,7 @@ impl Images<'_> {
         }
     }
 
-    /// Whether the N × N window of a tile lies inside of its image.
+    /// True if the N × N window of a tile lies inside of its image.
     #[inline(always)]
     fn contains<const N: usize>(&self, tile: usize) -> bool {
         let place = self.place(tile);
@@ -59,7 +59,7 @@ impl Images<'_> {
         fits(place.top, self.height) && fits(place.left, self.width)
     }
 
-    /// Where the channels from `channel` on of each pixel of a window are; zeros where the image has none.
+    /// The addresses of the channels from `channel` on, of each pixel of a window; of zeros where the image has none.
     #[inline(always)]
     fn window<const N: usize>(&self, tile: usize, channel: usize) -> [[*const f32; N]; N] {
         static ZEROS: [f32; PANEL] = [0.; PANEL];
@@ -80,7 +80,7 @@ impl Images<'_> {
         window
     }
 
-    /// Where a pixel's channel is, or would be.
+    /// The index of a pixel's channel, in or outside the image.
     #[inline(always)]
     fn at(&self, sample: usize, y: usize, x: usize, channel: usize) -> usize {
         let row = (sample * self.height).wrapping_add(y);
@@ -251,7 +251,7 @@ pub(super) struct ToImages<'a> {
     pub(super) height: usize,
     /// Columns of an image.
     pub(super) width: usize,
-    /// Where the panel's outputs begin.
+    /// The values from which the sums of the panel's outputs begin.
     pub(super) start: &'a [f32],
     pub(super) relu: bool,
     /// Add to what the images hold, instead of to `start`.

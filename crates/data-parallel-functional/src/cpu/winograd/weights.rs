@@ -10,10 +10,10 @@ use crate::cpu::vector::{VECTOR as LINE, load, store};
 use pulp::{Simd, WithSimd};
 
 /// Input channels that are transposed at once, so that they stay in the first-level cache.
-pub(super) const SOME: usize = 16;
+pub(super) const INPUTS_AT_ONCE: usize = 16;
 
-/// Taps of [`SOME`] input channels.
-const TAPS: usize = SOME * 9;
+/// Taps of [`INPUTS_AT_ONCE`] input channels.
+const TAPS: usize = INPUTS_AT_ONCE * 9;
 
 /// Floats of the scratch: [`TAPS`] rows of 64 output channels.
 pub(super) const TRANSPOSED: usize = TAPS * PANEL;
@@ -28,21 +28,21 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Where output `o`'s weights with the inputs from `i` on begin.
+    /// The start of output `o`'s weights with the inputs from `i` on.
     #[inline(always)]
     fn start(&self, o: usize, i: usize) -> usize {
         ((self.output.first + o) * self.inputs + self.input.first + i) * 9
     }
 
-    /// How many of the inputs from `first` on are transposed at once.
+    /// Number of the inputs from `first` on that are transposed at once.
     #[inline(always)]
     fn some(&self, first: usize) -> usize {
-        SOME.min(self.input.channels - first)
+        INPUTS_AT_ONCE.min(self.input.channels - first)
     }
 }
 
-/// Transforms the weights of [`SOME`] inputs into their part of a block: rows of inputs with all outputs, for the
-/// convolution, or rows of outputs with all inputs and flipped taps, for the gradient of its input.
+/// Transforms the weights of [`INPUTS_AT_ONCE`] inputs into their part of a block: rows of inputs with all outputs, for
+/// the convolution, or rows of outputs with all inputs and flipped taps, for the gradient of its input.
 pub(super) struct ToBlock<'a> {
     pub(super) weight: &'a [f32],
     pub(super) pair: Pair,
@@ -108,7 +108,7 @@ impl ToBlock<'_> {
     /// Has output `o`'s weights brought to the cache that are transposed next, or would be: those of the next inputs.
     #[inline(always)]
     fn prefetch<S: Simd>(&self, simd: Lanes<S>, o: usize, first: usize) {
-        let next = self.pair.start(o, first + SOME);
+        let next = self.pair.start(o, first + INPUTS_AT_ONCE);
         for line in (0..TAPS + LINE).step_by(LINE) {
             simd.prefetch(self.weight.as_ptr().wrapping_add(next + line));
         }
@@ -120,7 +120,7 @@ impl ToBlock<'_> {
         let outputs = self.pair.output.channels;
         let width = self.pair.output.width();
         for i in 0..self.pair.some(first) {
-            for o in (i..outputs).step_by(SOME) {
+            for o in (i..outputs).step_by(INPUTS_AT_ONCE) {
                 self.prefetch(simd, o, first);
             }
             for o in (0..outputs).step_by(Lanes::<S>::COUNT) {
@@ -216,7 +216,7 @@ impl OfBlock<'_> {
     /// With vectors of N floats.
     #[inline(always)]
     fn run<S: Simd, const N: usize>(mut self, simd: Lanes<S>) {
-        for first in (0..self.pair.input.channels).step_by(SOME) {
+        for first in (0..self.pair.input.channels).step_by(INPUTS_AT_ONCE) {
             match self.stride {
                 Stride::One => self.taps::<S, six::ToWeight>(simd, first),
                 Stride::Two => self.taps::<S, nine::ToWeight>(simd, first),
@@ -232,7 +232,7 @@ impl OfBlock<'_> {
         let width = self.pair.output.width();
         for i in 0..self.pair.some(first) {
             // the gradients that `transpose` writes lie far apart
-            for o in (i..outputs).step_by(SOME) {
+            for o in (i..outputs).step_by(INPUTS_AT_ONCE) {
                 for line in (0..TAPS + LINE).step_by(LINE) {
                     simd.prefetch(self.weight.address(self.pair.start(o, first) + line));
                 }

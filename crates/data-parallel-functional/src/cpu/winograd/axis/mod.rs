@@ -53,7 +53,8 @@ fn evaluate<S: Simd, const P: usize, const R: usize, const N: usize>(
 ) -> [S::f32s; N] {
     let mut values = [c[0]; N];
     for (i, (powers, factor)) in pairs.powers.iter().zip(pairs.factors).enumerate() {
-        let (mut even, mut odd) = (v.mul(factor, c[0]), v.mul(factor * powers[1], c[1]));
+        let mut even = v.mul(factor, c[0]);
+        let mut odd = v.mul(factor * powers[1], c[1]);
         for k in (2..R).step_by(2) {
             even = v.fma(factor * powers[k], c[k], even);
         }
@@ -78,8 +79,10 @@ fn collect<S: Simd, const P: usize, const R: usize, const N: usize>(
     c[0] = values[0];
     c[R - 1] = values[N - 1];
     for (i, (powers, factor)) in pairs.powers.iter().zip(pairs.factors).enumerate() {
-        let (plus, minus) = (values[2 * i + 1], values[2 * i + 2]);
-        let (sum, difference) = (v.add(plus, minus), v.sub(plus, minus));
+        let plus = values[2 * i + 1];
+        let minus = values[2 * i + 2];
+        let sum = v.add(plus, minus);
+        let difference = v.sub(plus, minus);
         for (k, c) in c.iter_mut().enumerate() {
             let part = if k % 2 == 0 { sum } else { difference };
             *c = v.fma(factor * powers[k], part, *c);
@@ -89,7 +92,7 @@ fn collect<S: Simd, const P: usize, const R: usize, const N: usize>(
 }
 
 /// The transforms to and from the points that constants `OUTPUT` and `WEIGHT` give: for tiles of four outputs, and
-/// kernels with rows of so many weights.
+/// kernels with rows of `$weights` weights.
 macro_rules! transforms {
     ($points:literal, $weights:literal) => {
         transforms!(ToOutput, "Points to outputs.", $points => 4, collect, &OUTPUT);

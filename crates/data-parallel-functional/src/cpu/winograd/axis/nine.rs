@@ -126,7 +126,8 @@ fn five<V: Simd>(v: Lanes<V>, d: [V::f32s; 5]) -> [V::f32s; 5] {
 /// The points of F(4, 2) to four outputs.
 #[inline(always)]
 fn four<V: Simd>(v: Lanes<V>, m: [V::f32s; 9]) -> [V::f32s; 4] {
-    let (sum, difference) = (v.add(m[1], m[2]), v.sub(m[1], m[2]));
+    let sum = v.add(m[1], m[2]);
+    let difference = v.sub(m[1], m[2]);
     [
         v.add(m[0], v.add(sum, m[3])),
         v.fma(S, difference, v.mul(T, m[3])),

@@ -18,8 +18,10 @@ pub(in crate::cpu::winograd) struct OfInput;
 impl Axis<6, 6> for OfInput {
     #[inline(always)]
     fn transform<S: Simd>(v: Lanes<S>, d: [S::f32s; 6]) -> [S::f32s; 6] {
-        let (even_a, odd_a) = (v.fma(-2., d[2], d[4]), v.mul(A, v.fma(-2., d[1], d[3])));
-        let (even_b, odd_b) = (v.fma(-0.5, d[2], d[4]), v.mul(B, v.fma(-0.5, d[1], d[3])));
+        let even_a = v.fma(-2., d[2], d[4]);
+        let odd_a = v.mul(A, v.fma(-2., d[1], d[3]));
+        let even_b = v.fma(-0.5, d[2], d[4]);
+        let odd_b = v.mul(B, v.fma(-0.5, d[1], d[3]));
         [
             v.add(d[0], v.fma(-2.5, d[2], d[4])),
             v.add(even_a, odd_a),

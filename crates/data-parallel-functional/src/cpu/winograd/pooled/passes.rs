@@ -4,7 +4,7 @@
 
 use super::super::kernel::Multiply;
 use super::super::tiling::Chunks;
-use super::sizes::{MANY, PLANES, Pooled, block};
+use super::sizes::{MOST_CHANNELS, PLANES, Pooled, block};
 use super::tiles::{OfOutputs, ToInputs, ToOutputs, ToPoints};
 use super::weights::{OfBlock, TAPS, ToBlock};
 use crate::cpu::scratch::{common, own};
@@ -33,14 +33,16 @@ impl Pooled {
         positive: &mut [f32],
     ) {
         let inputs = self.g.channels;
-        let (in_width, out_width) = (self.in_width(), self.out_width());
-        let no_bias = [0.; MANY];
+        let in_width = self.in_width();
+        let out_width = self.out_width();
+        let no_bias = [0.; MOST_CHANNELS];
         let bias = bias.unwrap_or(&no_bias[..self.g.out_channels]);
         // a weight that is not finite makes no zero of zeros
         let zeros = weight.iter().all(|w| w.is_finite()).then_some(x);
         let chunks = Chunks::new(0..self.g.batch * self.tiles(), CHUNK);
         let lengths = [block(chunks.size, in_width), block(chunks.size, out_width)];
-        let (y, positive) = (Disjoint::new(y), Disjoint::new(positive));
+        let y = Disjoint::new(y);
+        let positive = Disjoint::new(positive);
         common([block(inputs, out_width)], |[weights]| {
             self.transform_weights(weight, false, weights);
             for_each(chunks.count(), |c| {
@@ -160,7 +162,8 @@ impl Backward<'_> {
     fn group(&self, samples: Range<usize>, weights: &[f32], dx: &mut [f32], sums: &mut [f32]) {
         let p = self.pooled;
         let inputs = p.g.channels;
-        let (in_width, out_width) = (p.in_width(), p.out_width());
+        let in_width = p.in_width();
+        let out_width = p.out_width();
         let tiles = samples.start * p.tiles()..samples.end * p.tiles();
         let chunks = Chunks::new(tiles, CHUNK_BACKWARD);
         let (dw, db) = sums.split_at_mut(inputs * TAPS * out_width);
@@ -261,7 +264,7 @@ impl Backward<'_> {
         let width = self.pooled.out_width();
         let dw = Disjoint::new(dw);
         for_each(inputs, |i| {
-            let mut total = [0.; TAPS * MANY];
+            let mut total = [0.; TAPS * MOST_CHANNELS];
             add_groups(sums, size, i * TAPS * width, &mut total[..TAPS * width]);
             for o in 0..self.pooled.g.out_channels {
                 // Safety: no other task has this input.

@@ -22,9 +22,9 @@ pub(super) const PLANES: Planes = Planes {
 };
 
 /// The fewest input channels for which it pays.
-pub(super) const FEW: usize = 8;
+pub(super) const FEWEST_CHANNELS: usize = 8;
 /// The most channels of either side, for which buffers of a fixed size have room.
-pub(super) const MANY: usize = 64;
+pub(super) const MOST_CHANNELS: usize = 64;
 /// The most floats of the canvas, which each thread keeps.
 pub(super) const LARGEST: usize = 1 << 20;
 
@@ -49,7 +49,8 @@ impl Pooled {
         };
         let convolves = g.square_kernel() == Some(KERNEL) && g.stride == 1 && g.padding == 0;
         let fits = convolves && op.relu && op.pool == WINDOW;
-        let pays = (FEW..=MANY).contains(&g.channels) && g.out_channels <= MANY;
+        let pays = (FEWEST_CHANNELS..=MOST_CHANNELS).contains(&g.channels)
+            && g.out_channels <= MOST_CHANNELS;
         let has_windows = pooled.windows_down > 0 && pooled.windows_across > 0;
         let has_room = pooled.canvas() <= LARGEST;
         (fits && pays && has_windows && has_room).then_some(pooled)
@@ -81,7 +82,7 @@ impl Pooled {
         }
     }
 
-    /// Where in y a window of a tile begins; none where the image has none.
+    /// The start in y of a window of a tile; none where the image has none.
     #[inline(always)]
     pub(super) fn output(&self, tile: usize, row: usize, column: usize) -> Option<usize> {
         let place = self.place(tile);

@@ -20,7 +20,7 @@ use std::ops::Range;
 /// Pixels of a window. A tile has as many windows.
 const PIXELS: usize = WINDOW * WINDOW;
 
-/// What a pixel contributes to the mean of its window.
+/// The weight of a pixel in the mean of its window.
 const SHARE: f32 = 1. / PIXELS as f32;
 
 /// Inputs to points.
