@@ -46,8 +46,9 @@ pub(crate) fn alloc<T: DeviceRepr>(stream: &Arc<CudaStream>, len: usize) -> Resu
         give_back();
         alloc()
     };
-    let memory = alloc().or_else(again);
-    memory.map_err(|error| no_memory(stream, len * size_of::<T>(), error))
+    alloc()
+        .or_else(again)
+        .map_err(|error| no_memory(stream, len * size_of::<T>(), error))
 }
 
 /// Gives the driver what is free on all streams of the GPU that this thread used last, and takes it from the driver's
@@ -90,7 +91,8 @@ fn no_memory(stream: &CudaStream, bytes: usize, error: DriverError) -> Error {
     let context = stream.context();
     let (free, total) = context.mem_get_info().unwrap_or_default();
     let [more, free, total] = [bytes, free, total].map(|bytes| bytes >> 20);
-    let (gpu, more) = (context.ordinal(), more.max(1));
+    let gpu = context.ordinal();
+    let more = more.max(1);
     Error::Msg(format!(
         "out of memory on cuda({gpu}): {more} MiB more were needed, {free} of {total} MiB are free"
     ))

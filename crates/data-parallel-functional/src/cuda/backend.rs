@@ -167,7 +167,7 @@ pub(crate) struct Open {
     floats: Floats,
 }
 
-/// Whether cuDNN has algorithms for bf16: they want channels in eights.
+/// True if cuDNN has algorithms for bf16: they want channels in eights.
 fn has_bf16(g: &Geometry) -> bool {
     g.channels.is_multiple_of(8) && g.out_channels.is_multiple_of(8)
 }

@@ -25,15 +25,19 @@ impl Kernel<Cuda> for Convolution {
             one_channel.forward(stream, x, y)?;
             return Ok(vec![]);
         }
-        let (g, bias) = (&self.geometry, x.get(2).copied());
-        let (input, weight) = (Input::new(stream, x[0])?, Input::new(stream, x[1])?);
+        let g = &self.geometry;
+        let bias = x.get(2).copied();
+        let input = Input::new(stream, x[0])?;
+        let weight = Input::new(stream, x[1])?;
         if self.pool == 1 {
             convolve(stream, g, input.floats, weight.floats, y)?;
             bias_relu(stream, y, bias, g.out_channels, self.relu)?;
             return Ok(vec![]);
         }
         let z = Block::of(y.element, stream, g.out_dims().iter().product())?;
-        let (of_z, windows, relu) = (z.floats(), self.windows()?, self.relu);
+        let of_z = z.floats();
+        let windows = self.windows()?;
+        let relu = self.relu;
         convolve(stream, g, input.floats, weight.floats, of_z)?;
         let name = y.kernel("epilogue");
         launch!(stream, name, elements y.len; y.len, of_z, bias, y, windows, relu)?;
@@ -42,14 +46,16 @@ impl Kernel<Cuda> for Convolution {
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        let (g, x) = (&self.geometry, at.x);
+        let g = &self.geometry;
+        let x = at.x;
         if let Some(one_channel) = OneChannel::new(self) {
             one_channel.backward(stream, x, dy.floats(), dx)?;
             return self.image_gradient(stream, x, dy, &mut dx[0]);
         }
         let dz = self.behind(stream, at, dy)?;
         if let Some(db) = dx.get_mut(2) {
-            let (dz, channels) = (dz.floats(), g.out_channels);
+            let dz = dz.floats();
+            let channels = g.out_channels;
             db.write(stream, |to, add| column_sums(stream, dz, channels, to, add))?;
         }
         self.input_gradient(stream, x[1], dz.floats(), &mut dx[0])?;
@@ -118,7 +124,7 @@ fn convolve(stream: &Stream, g: &Geometry, x: Floats, weight: Floats, y: Floats)
     }
 }
 
-/// Whether a weight has another order than ours.
+/// True if the kernels read a weight in another order than (O, I, KH, KW).
 fn is_packed(g: &Geometry) -> bool {
     g.channels > 1 && g.square_kernel() != Some(1)
 }
@@ -149,7 +155,9 @@ impl Convolution {
         dy: Floats,
     ) -> Result<Block> {
         let dz = Block::of(z.element, stream, z.len)?;
-        let (to, windows, relu) = (dz.floats(), self.windows()?, self.relu);
+        let to = dz.floats();
+        let windows = self.windows()?;
+        let relu = self.relu;
         let name = z.kernel("epilogue_backward");
         launch!(stream, name, elements z.len; z.len, z, bias, dy, to, windows, relu)?;
         Ok(dz)
@@ -165,7 +173,8 @@ impl Convolution {
         let Some((to, add)) = dx.target(stream)? else {
             return Ok(());
         };
-        let (g, weight) = (&self.geometry, Input::new(stream, weight)?);
+        let g = &self.geometry;
+        let weight = Input::new(stream, weight)?;
         if let Some(im2col) = Im2col::new(g, to.element) {
             return im2col.backward_x(stream, weight.floats, dz, to, add);
         }
@@ -173,7 +182,8 @@ impl Convolution {
             return stream.cudnn().backward_x(g, weight.floats, dz, to);
         }
         let part = Block::of(to.element, stream, to.len)?;
-        let (of_part, mut cudnn) = (part.floats(), stream.cudnn());
+        let of_part = part.floats();
+        let mut cudnn = stream.cudnn();
         cudnn.backward_x(g, weight.floats, dz, of_part)?;
         stream.put(of_part, to, add)
     }
@@ -217,7 +227,8 @@ impl Convolution {
             return Ok(());
         }
         let g = &self.geometry;
-        let (input, weight) = (Input::new(stream, x[0])?, Input::new(stream, x[1])?);
+        let input = Input::new(stream, x[0])?;
+        let weight = Input::new(stream, x[1])?;
         let z = Block::new(stream, g.out_dims().iter().product())?;
         convolve(stream, g, input.floats, weight.floats, z.floats())?;
         let dy = dy.widened(stream)?;

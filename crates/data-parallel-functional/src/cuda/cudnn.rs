@@ -118,7 +118,9 @@ macro_rules! candidates {
 macro_rules! convolution {
     ($cudnn:expr, $g:expr, $direction:ident, $ask:path, $launch:path,
      [$a:expr, $of_a:ident], [$b:expr, $of_b:ident] => [$to:expr, $of_to:ident]) => {{
-        let (a, b, to) = ($a, $b, $to);
+        let a = $a;
+        let b = $b;
+        let to = $to;
         $cudnn.run(
             Problem {
                 direction: stringify!($direction),
@@ -291,7 +293,8 @@ impl Cudnn {
         to: Floats,
         launch: &Launch<'_, A>,
     ) -> String {
-        let (handle, stream) = (self.handle, self.stream.clone());
+        let handle = self.handle;
+        let stream = self.stream.clone();
         let mut fastest = (f32::INFINITY, choices[0].name());
         let Ok(result) = alloc::<u8>(&stream, to.len * to.element.bytes()) else {
             return fastest.1;
@@ -352,7 +355,7 @@ impl Shape {
     }
 }
 
-/// How tensors of one type are multiplied: those of bf16 as they are, those of f32 as it is set now.
+/// The precision of a product of tensors of one type: bf16 for bf16, and for f32 the one that is set now.
 fn precision_of(all: [Floats; 3]) -> Precision {
     let [element, others @ ..] = all.map(|floats| floats.element);
     assert_eq!(others, [element; 2], "tensors of one convolution");
@@ -403,7 +406,8 @@ fn choices<A: Copy + fmt::Debug>(
 
 /// The beginning of an error.
 fn no_algorithm(g: &Geometry) -> String {
-    let (kh, kw) = (g.kernel_height, g.kernel_width);
+    let kh = g.kernel_height;
+    let kw = g.kernel_width;
     let mend = match g.padding {
         padding if padding < kh.min(kw) => String::new(),
         padding => format!(
@@ -413,7 +417,7 @@ fn no_algorithm(g: &Geometry) -> String {
     format!("cuDNN has no algorithm for {g:?}{mend}")
 }
 
-/// Whether inputs are rounded for tensor cores. What is called the default is not, where the descriptor
+/// True if inputs are rounded for tensor cores. The arithmetic called default does not round, where the descriptor
 /// asks for multiply-adds of f32.
 fn rounds(arithmetic: sys::cudnnMathType_t) -> bool {
     use sys::cudnnMathType_t::*;

@@ -1,4 +1,4 @@
-//! What cuDNN knows of a convolution: descriptors of its tensors, and of its stride, padding and arithmetic.
+//! A convolution for cuDNN: descriptors of its tensors, and of its stride, padding and arithmetic.
 
 use crate::descriptors::convolution::Geometry;
 use crate::settings::precision::Precision;
@@ -53,7 +53,8 @@ pub(super) fn convolution_descriptor(
     precision: Precision,
 ) -> Result<sys::cudnnConvolutionDescriptor_t> {
     let convolution = result::create_convolution_descriptor().map_err(failed)?;
-    let (padding, stride) = (g.padding as c_int, g.stride as c_int);
+    let padding = g.padding as c_int;
+    let stride = g.stride as c_int;
     // Safety: the descriptor was made just now.
     let set = unsafe {
         result::set_convolution2d_descriptor(

@@ -9,8 +9,8 @@ use candle_core::{Result, Tensor, bail};
 
 /// The most blocks of rows that are summed in parallel.
 const PARTS: usize = 128;
-/// So many rows are summed up at once: a second kernel would take longer.
-const FEW: usize = 512;
+/// The most rows that are summed up at once: a second kernel would take longer.
+const FEW_ROWS: usize = 512;
 
 /// Each sample, a matrix of rows × columns, transposed; to f32 where the types differ.
 pub(crate) fn transpose(
@@ -84,7 +84,7 @@ pub(crate) fn column_sums(
     if rows == 0 {
         return if add { Ok(()) } else { stream.fill(to, 0.) };
     }
-    if rows <= FEW && x.element == Element::F32 {
+    if rows <= FEW_ROWS && x.element == Element::F32 {
         return combine(stream, x, columns, 0, to, add);
     }
     let of_a_block = rows.div_ceil(PARTS).max(8);

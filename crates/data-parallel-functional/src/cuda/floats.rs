@@ -58,7 +58,7 @@ impl Floats {
         }
     }
 
-    /// Whether they begin at a multiple of 16 bytes, where a thread can read 16 bytes at once.
+    /// True if they begin at a multiple of 16 bytes, where a thread can read 16 bytes at once.
     pub fn are_aligned(self) -> bool {
         self.address.is_multiple_of(16)
     }

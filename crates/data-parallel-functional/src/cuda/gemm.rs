@@ -38,7 +38,7 @@ impl Matrix {
         }
     }
 
-    /// How cuBLAS, which counts by columns, takes it, and the length of what it calls a column.
+    /// The operation with which cuBLAS, which counts by columns, takes it, and the length of a column for cuBLAS.
     fn operation(self) -> (cublasOperation_t, i32) {
         if self.transposed {
             (CUBLAS_OP_T, self.rows as i32)
@@ -50,7 +50,9 @@ impl Matrix {
 
 /// `to = a · b`, or `to += a · b`.
 pub(crate) fn multiply(stream: &Stream, to: Floats, add: bool, a: Matrix, b: Matrix) -> Result<()> {
-    let (m, k, n) = (a.rows, a.columns, b.columns);
+    let m = a.rows;
+    let k = a.columns;
+    let n = b.columns;
     assert_eq!(
         (b.rows, to.len),
         (k, m * n),
@@ -62,8 +64,10 @@ pub(crate) fn multiply(stream: &Stream, to: Floats, add: bool, a: Matrix, b: Mat
     if k == 0 {
         return if add { Ok(()) } else { stream.fill(to, 0.) };
     }
-    let ((op_a, lda), (op_b, ldb)) = (a.operation(), b.operation());
-    let (alpha, beta) = (1f32, f32::from(u8::from(add)));
+    let (op_a, lda) = a.operation();
+    let (op_b, ldb) = b.operation();
+    let alpha = 1f32;
+    let beta = f32::from(u8::from(add));
     let handle = stream.device().cublas_handle();
     // Safety: the handle belongs to this stream; the three matrices have the sizes that are given here,
     // and read by columns the product is that of the transposed ones in the other order.

@@ -14,7 +14,7 @@ pub(crate) type At<'v, 'k> = kernel::At<'v, 'k, Cuda>;
 pub(crate) type Grad<'a> = kernel::Grad<'a, Cuda>;
 
 impl Grad<'_> {
-    /// Where to write it, and whether to add to what is there. None where it is unwanted.
+    /// The memory to write it to, and true if it is added to what is there. None if it is unwanted.
     pub fn target(&mut self, stream: &Stream) -> Result<Option<(Floats, bool)>> {
         Ok(match self {
             Grad::Unwanted => None,

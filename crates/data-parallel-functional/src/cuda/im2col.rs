@@ -68,14 +68,15 @@ impl<'a> Im2col<'a> {
         Ok(windows)
     }
 
-    /// Whether a thread can take four channels of x at once.
+    /// True if a thread can take four channels of x at once.
     fn has_fours(&self, x: Floats) -> bool {
         self.geometry.channels.is_multiple_of(4) && x.are_aligned()
     }
 
     /// `y` from `x` and the packed `weight`.
     pub fn forward(&self, stream: &Stream, x: Floats, weight: Floats, y: Floats) -> Result<()> {
-        let (rows, taps) = (self.rows(), self.geometry.taps());
+        let rows = self.rows();
+        let taps = self.geometry.taps();
         let memory = self.windows(stream, x)?;
         let windows = Matrix::new(memory.floats(), rows, taps);
         let weight = Matrix::new(weight, self.geometry.out_channels, taps);
@@ -91,11 +92,9 @@ impl<'a> Im2col<'a> {
         dx: Floats,
         add: bool,
     ) -> Result<()> {
-        let (rows, taps, outputs) = (
-            self.rows(),
-            self.geometry.taps(),
-            self.geometry.out_channels,
-        );
+        let rows = self.rows();
+        let taps = self.geometry.taps();
+        let outputs = self.geometry.out_channels;
         let windows = Block::new(stream, rows * taps)?;
         let dy = Matrix::new(dy, rows, outputs);
         let weight = Matrix::new(weight, outputs, taps);
@@ -116,7 +115,8 @@ impl<'a> Im2col<'a> {
         dy: Floats,
         dw: Floats,
     ) -> Result<()> {
-        let (rows, taps) = (self.rows(), self.geometry.taps());
+        let rows = self.rows();
+        let taps = self.geometry.taps();
         let memory = self.windows(stream, x)?;
         let windows = Matrix::new(memory.floats(), rows, taps);
         let dy = Matrix::new(dy, rows, self.geometry.out_channels);

@@ -1,4 +1,4 @@
-//! How our kernels are launched: their arguments, and blocks of threads.
+//! Launches of our kernels: their arguments, and blocks of threads.
 
 use super::floats::{Element, Floats, Kernel};
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
@@ -7,7 +7,7 @@ use candle_core::{Result, bail};
 /// Threads of a block, except where a kernel sums rows of 32.
 pub(crate) const THREADS: u32 = 256;
 
-/// How [`launch!`] launches a kernel for `n` elements, at least one.
+/// The configuration with which [`launch!`] launches a kernel for `n` elements, at least one.
 pub(crate) fn elements(n: usize) -> Result<LaunchConfig> {
     match u32::try_from(n) {
         Ok(n) => Ok(LaunchConfig {
@@ -52,7 +52,7 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Adds an entry for so many threads.
+    /// Adds an entry for `threads` threads.
     pub fn push(&mut self, entry: [u64; N], threads: usize) {
         self.numbers.extend(entry);
         self.threads = self.threads.max(threads);

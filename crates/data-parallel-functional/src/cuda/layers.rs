@@ -100,7 +100,8 @@ impl Kernel<Cuda> for Maximum {
 
 impl Kernel<Cuda> for GlobalAverage {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let (pixels, channels) = (self.pixels, self.channels);
+        let pixels = self.pixels;
+        let channels = self.channels;
         let name = y.kernel("global_average");
         launch!(pass.stream, name, elements y.len; y.len, x[0], y, pixels, channels)?;
         Ok(vec![])
@@ -109,7 +110,8 @@ impl Kernel<Cuda> for GlobalAverage {
     fn backward(&self, pass: &Pass, _: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         dx[0].write(&pass.stream, |to, add| {
             let name = to.kernel("global_average_backward");
-            let (pixels, channels) = (self.pixels, self.channels);
+            let pixels = self.pixels;
+            let channels = self.channels;
             launch!(pass.stream, name, elements to.len; to.len, dy.floats(), to, pixels, channels, add)
         })
     }

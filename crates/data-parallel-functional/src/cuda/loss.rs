@@ -31,7 +31,8 @@ impl CrossEntropy {
 
 impl Kernel<Cuda> for CrossEntropy {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
-        let (stream, classes) = (&*pass.stream, self.classes);
+        let stream = &*pass.stream;
+        let classes = self.classes;
         self.with_labels(stream, |labels| {
             launch!(stream, "cross_entropy", elements y.len; y.len, x[0], labels, y, classes)
         })?;
@@ -40,9 +41,13 @@ impl Kernel<Cuda> for CrossEntropy {
 
     /// softmax(y_hat), less 1 at the label, times the gradient of the losses.
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
-        let (stream, y_hat, classes) = (&*pass.stream, at.x[0], self.classes);
-        let (gradient, d_losses) = (Block::new(&pass.stream, y_hat.len)?, dy.floats());
-        let (batch, to) = (d_losses.len, gradient.floats());
+        let stream = &*pass.stream;
+        let y_hat = at.x[0];
+        let classes = self.classes;
+        let gradient = Block::new(&pass.stream, y_hat.len)?;
+        let d_losses = dy.floats();
+        let batch = d_losses.len;
+        let to = gradient.floats();
         self.with_labels(stream, |labels| {
             let name = "cross_entropy_backward";
             launch!(stream, name, elements batch; batch, y_hat, labels, d_losses, to, classes)
@@ -68,7 +73,7 @@ impl Kernel<Cuda> for Sum {
     }
 }
 
-/// As the mean of a channel over all pixels.
+/// Computed as the mean of a channel over all pixels.
 impl Kernel<Cuda> for Mean {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
         all(x[0].len).forward(pass, x, y)

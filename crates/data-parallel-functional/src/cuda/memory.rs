@@ -24,7 +24,7 @@ impl Block {
         Self::of(Element::F32, stream, len)
     }
 
-    /// As [`new`](Self::new), of any type; the memory is that of f32.
+    /// Like [`new`](Self::new), of any type; the memory is that of f32.
     pub fn of(element: Element, stream: &Stream, len: usize) -> Result<Self> {
         let size = (len * element.bytes()).div_ceil(size_of::<f32>()).max(1);
         let piece = match stream.free.take(size) {

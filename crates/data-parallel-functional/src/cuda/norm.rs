@@ -18,7 +18,7 @@ use candle_core::{Error, Result, Tensor, Var};
 /// About as many blocks as keep a GPU busy.
 const BLOCKS: usize = 512;
 
-/// How rows of channels are cut into blocks of threads, by the shape alone.
+/// Rows of channels, cut into blocks of threads by the shape alone.
 struct Cut {
     grid: (u32, u32, u32),
     block: (u32, u32, u32),
@@ -64,7 +64,8 @@ impl Norm {
         inv_std: Floats,
     ) -> Result<()> {
         let stream = &*pass.stream;
-        let (c, eps) = (self.channels, EPS as f32);
+        let c = self.channels;
+        let eps = EPS as f32;
         let [running_mean, running_var] = &self.running;
         if !self.train {
             return with_memory_of(running_mean, stream, |running_mean| {
@@ -78,7 +79,9 @@ impl Norm {
             return self.write_shared_statistics(&**norms, pass, x, mean, inv_std);
         }
         check_count(self.count)?;
-        let (shift, x, rows) = (self.shift(x), x[0], self.count);
+        let shift = self.shift(x);
+        let x = x[0];
+        let rows = self.count;
         let name = x.kernel("norm_statistics");
         let (cut, partial) = self.moments(stream, x)?;
         let partial = partial.floats();
@@ -103,7 +106,9 @@ impl Norm {
 
     /// The sums of x − x₀ and of their squares by blocks of rows, where x₀ is the first row.
     fn moments(&self, stream: &Stream, x: Floats) -> Result<(Cut, Block)> {
-        let (c, rows, vector) = (self.channels, self.count, self.vector(x, &[]));
+        let c = self.channels;
+        let rows = self.count;
+        let vector = self.vector(x, &[]);
         let cut = Cut::new(rows, c, vector);
         let partial = Block::new(stream, cut.parts * 2 * c)?;
         let name = x.kernel(pick(
@@ -117,7 +122,7 @@ impl Norm {
         Ok((cut, partial))
     }
 
-    /// As [`write_statistics`](Self::write_statistics) of a batch of which others have parts.
+    /// Like [`write_statistics`](Self::write_statistics), of a batch of which others have parts.
     fn write_shared_statistics(
         &self,
         norms: &dyn Summation,
@@ -127,7 +132,8 @@ impl Norm {
         inv_std: Floats,
     ) -> Result<()> {
         let stream = &*pass.stream;
-        let (c, n) = (self.channels, self.count.max(1) as f64);
+        let c = self.channels;
+        let n = self.count.max(1) as f64;
         let (_, partial) = self.moments(stream, x[0])?;
         let [s, q] = total(&read(stream, partial.floats())?, c);
         let first = match self.count {
@@ -195,12 +201,14 @@ impl Kernel<Cuda> for Norm {
     fn forward(&self, pass: &Pass, x: &[Floats], y: Floats) -> Result<Vec<Block>> {
         let stream = &*pass.stream;
         let c = self.channels;
-        let (mean, inv_std) = (Block::new(stream, c)?, Block::new(stream, c)?);
+        let mean = Block::new(stream, c)?;
+        let inv_std = Block::new(stream, c)?;
         self.write_statistics(pass, x, mean.floats(), inv_std.floats())?;
         // the four numbers that normalize each channel: a struct of the kernel's
         let channels = [mean.floats(), inv_std.floats(), x[1], x[2]];
         let vector = self.vector(y, x);
-        let (n, other) = (y.len / vector, self.shortcut(x));
+        let n = y.len / vector;
+        let other = self.shortcut(x);
         let name = y.kernel(pick(
             vector,
             ["norm_forward1", "norm_forward4", "norm_forward8"],
@@ -211,8 +219,12 @@ impl Kernel<Cuda> for Norm {
 
     fn backward(&self, pass: &Pass, at: At<'_, '_>, dy: Block, dx: &mut [Grad<'_>]) -> Result<()> {
         let stream = &*pass.stream;
-        let (c, rows, x, d) = (self.channels, self.count, at.x[0], dy.floats());
-        let (mean, inv_std) = (at.saved[0].floats(), at.saved[1].floats());
+        let c = self.channels;
+        let rows = self.count;
+        let x = at.x[0];
+        let d = dy.floats();
+        let mean = at.saved[0].floats();
+        let inv_std = at.saved[1].floats();
         let channels = [mean, inv_std, at.x[1], at.x[2]]; // as in forward
         // the shortcut's gradient is the one behind the ReLU, of which nothing is left after that
         let masked = (self.relu && self.shortcut).then_some(at.y);

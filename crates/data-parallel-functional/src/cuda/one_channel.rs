@@ -38,7 +38,7 @@ impl<'a> OneChannel<'a> {
         (kernel && channels).then_some(Self(convolution))
     }
 
-    /// Pixels that a block takes at once, if each thread takes so many outputs of one.
+    /// Pixels that a block takes at once, if each thread takes `outputs` outputs of one.
     fn lanes(&self, outputs: usize) -> usize {
         THREADS as usize / self.0.geometry.out_channels.div_ceil(outputs)
     }
@@ -55,7 +55,8 @@ impl<'a> OneChannel<'a> {
         if blocks == 0 {
             return Ok(());
         }
-        let (grid, bias) = ((blocks as u32, 1, 1), x.get(2).copied());
+        let grid = (blocks as u32, 1, 1);
+        let bias = x.get(2).copied();
         launch!(stream, y.kernel(name), grid, (THREADS, 1, 1);
             x[0], x[1], bias, y, self, self.0.relu, pixels)
     }
@@ -75,12 +76,14 @@ impl<'a> OneChannel<'a> {
             ("one_channel5_backward", 1)
         };
         let of_weight = g.out_channels * g.taps();
-        let (pixels, width) = (dy.len / g.out_channels, of_weight + g.out_channels);
+        let pixels = dy.len / g.out_channels;
+        let width = of_weight + g.out_channels;
         let at_least = pixels.div_ceil(BACKWARD_BLOCKS).max(1);
         let of_a_block = at_least.next_multiple_of(self.lanes(outputs)); // all threads take as many
         let parts = pixels.div_ceil(of_a_block);
-        let partial = Block::new(stream, parts * width)?;
-        let (partial, bias) = (partial.floats(), x.get(2).copied());
+        let memory = Block::new(stream, parts * width)?;
+        let partial = memory.floats();
+        let bias = x.get(2).copied();
         if parts > 0 {
             launch!(stream, dy.kernel(name), (parts as u32, 1, 1), (THREADS, 1, 1);
                 x[0], x[1], bias, dy, partial, self, self.0.relu, pixels, of_a_block)?;

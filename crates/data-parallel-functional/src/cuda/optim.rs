@@ -64,7 +64,8 @@ fn in_groups<const N: usize>(
             for group in groups(slices) {
                 let mut table = Table::new();
                 for i in &group {
-                    let (first, range) = (slices[*i].first, &slices[*i].range);
+                    let first = slices[*i].first;
+                    let range = &slices[*i].range;
                     for start in (0..range.len()).step_by(OF_AN_ENTRY) {
                         let len = OF_AN_ENTRY.min(range.len() - start);
                         let param = params[*i].at(range.start + start, len);
@@ -72,14 +73,16 @@ fn in_groups<const N: usize>(
                             let state = state.get(k).map(|all| all.at(first + start, len));
                             state.map_or(0, |floats| floats.address)
                         };
-                        let (param, sums) = (param.address, sums[*i].at(start, len).address);
+                        let param = param.address;
+                        let sums = sums[*i].at(start, len).address;
                         let threads = len.div_ceil(Element::F32.of_16_bytes());
                         table.push([param, sums, state(0), state(1), len as u64], threads);
                     }
                 }
                 if let Some(grid) = table.grid() {
-                    let (numbers, table) = (slices[group[0]].numbers, table.numbers);
-                    stream.with_table(table, |table| launch(stream, table, grid, numbers))?;
+                    let numbers = slices[group[0]].numbers;
+                    stream
+                        .with_table(table.numbers, |table| launch(stream, table, grid, numbers))?;
                 }
             }
             Ok(())

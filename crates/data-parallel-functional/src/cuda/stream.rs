@@ -22,7 +22,7 @@ macro_rules! compiled {
     };
 }
 
-/// Where a kernel is: the name of its file, and the file compiled for each type.
+/// The file of a kernel: its name, and the file compiled for each type.
 fn file_of(kernel: &str) -> (&'static str, [&'static str; 2]) {
     match kernel.split(char::is_numeric).next() {
         Some("one_channel") => ("one_channel", compiled!("one_channel")),
