@@ -55,7 +55,7 @@ pub(crate) trait SelfContained {
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor>;
 }
 
-/// Where kernels run: the CPU, or NVIDIA GPUs.
+/// A place where kernels run: the CPU, or NVIDIA GPUs.
 pub(crate) trait Backend: Sized + 'static {
     /// Memory of one value or gradient between kernels.
     type Buffer;
@@ -164,7 +164,7 @@ pub(crate) trait Kernel<B: Backend> {
         dx: &mut [Grad<'_, B>],
     ) -> Result<()>;
 
-    /// What a trace calls it: its type.
+    /// Its name in a trace: its type.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
@@ -179,13 +179,13 @@ pub(crate) trait Kernel<B: Backend> {
         B::Element::default()
     }
 
-    /// How input 1, a weight, is repacked before forward, where input 0 is of that type. `x[1]` is the repacked one
+    /// The repacking of input 1, a weight, before forward, where input 0 is of that type. `x[1]` is the repacked one
     /// then, in forward and in backward.
     fn packing(&self, _of_x: B::Element) -> Option<B::Packing> {
         None
     }
 
-    /// Whether no gradient goes through it.
+    /// True if no gradient goes through it.
     fn is_detached(&self) -> bool {
         false
     }
@@ -196,10 +196,10 @@ pub(crate) trait Kernel<B: Backend> {
     }
 }
 
-/// How a forward pass and its backward pass run.
+/// A forward pass and its backward pass.
 pub(crate) struct Pass<B: Backend> {
     pub stream: B::Stream,
-    /// Whether a backward pass follows.
+    /// True if a backward pass follows.
     pub keep: bool,
     /// Sums the statistics of batch norms in training over replicas.
     pub norms: Option<Arc<dyn Summation>>,
@@ -215,7 +215,7 @@ pub(crate) struct At<'v, 'k, B: Backend> {
 /// The gradient of one value, while its parts are added up.
 pub(crate) enum Grad<'a, B: Backend> {
     Unwanted,
-    /// Wanted, of so many elements, and nothing there yet.
+    /// Wanted, with this type and number of elements, and nothing there yet.
     Empty(B::Element, usize),
     Sum(B::Buffer),
     /// The gradient of a parameter, in its bucket: `written` if a part of it is there already, `touched` if this kernel

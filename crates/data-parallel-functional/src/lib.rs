@@ -83,5 +83,5 @@ pub use settings::precision::{
 pub use settings::streams::one_stream;
 pub use statistics::Summation;
 
-/// Whether the kernels of the CPU were compiled with optimization; without, they take many times as long.
+/// True if the kernels of the CPU were compiled with optimization; without, they take many times as long.
 pub const OPTIMIZED: bool = !matches!(env!("OPT_LEVEL").as_bytes(), b"0");

@@ -164,7 +164,8 @@ fn update_running(
 ) -> Result<()> {
     let unbiased = count as f64 / (count - 1) as f64;
     let step = |running: &Var, batch: &[f32], scale: f64| {
-        let (keep, share) = ((1. - MOMENTUM) as f32, (MOMENTUM * scale) as f32);
+        let keep = (1. - MOMENTUM) as f32;
+        let share = (MOMENTUM * scale) as f32;
         let old = running.to_vec1::<f32>()?;
         let values = old.iter().zip(batch);
         let new: Vec<f32> = values.map(|(old, v)| old * keep + v * share).collect();

@@ -14,7 +14,8 @@ pub(crate) fn check_float(op: &str, name: &str, dtype: DType) -> Result<()> {
 /// Checks that a tensor is where x is.
 pub(crate) fn check_device(op: &str, x: &Device, name: &str, other: &Device) -> Result<()> {
     if !x.same_device(other) {
-        let (x, other) = (x.location(), other.location());
+        let x = x.location();
+        let other = other.location();
         bail!("{op}: x is on {x:?}, {name} on {other:?}; move one with to_device")
     }
     Ok(())
@@ -36,7 +37,7 @@ pub(crate) fn vector(op: &str, name: &str, v: &[usize], len: usize, of: &str) ->
     Ok(())
 }
 
-/// How often a window of `kernel` fits into `size` with `padding` on both sides, in steps of
+/// Number of windows of `kernel` that fit into `size` with `padding` on both sides, in steps of
 /// `stride`; what is left over at the end is not covered.
 pub(crate) fn windows(
     op: &str,

@@ -14,14 +14,20 @@ impl Transpose {
     /// For x (B, C, H, W), with the shape of the result.
     pub(crate) fn nhwc(x: &[usize]) -> Result<(Self, [usize; 4])> {
         let [b, c, h, w] = args::dims4("nhwc", "(B, C, H, W)", x)?;
-        let (rows, columns) = (c, h * w);
-        Ok((Self { rows, columns }, [b, h, w, c]))
+        let transpose = Self {
+            rows: c,
+            columns: h * w,
+        };
+        Ok((transpose, [b, h, w, c]))
     }
 
     /// For x (B, H, W, C), with the shape of the result.
     pub(crate) fn flatten(x: &[usize]) -> Result<(Self, [usize; 2])> {
         let [b, h, w, c] = args::dims4("flatten", "(B, H, W, C)", x)?;
-        let (rows, columns) = (h * w, c);
-        Ok((Self { rows, columns }, [b, c * h * w]))
+        let transpose = Self {
+            rows: h * w,
+            columns: c,
+        };
+        Ok((transpose, [b, c * h * w]))
     }
 }

@@ -9,7 +9,7 @@ pub(crate) struct Linear {
     pub batch: usize,
     pub features: usize,
     pub outputs: usize,
-    /// Whether the weight lies in memory as (I, O).
+    /// True if the weight lies in memory as (I, O).
     pub transposed: bool,
     pub relu: bool,
 }
@@ -29,7 +29,7 @@ impl Linear {
         }
     }
 
-    /// As [`new`](Self::new), for a weight (I, O).
+    /// Like [`new`](Self::new), for a weight (I, O).
     pub fn matmul(x: &[usize], weight: &[usize], bias: Option<&[usize]>) -> Result<Self> {
         match (x, weight) {
             ([b, i], [expected, o]) if i == expected => {

@@ -46,11 +46,13 @@ impl CrossEntropy {
             let dtype = y.dtype().as_str();
             bail!("{op}: y is {dtype}, expected u32; convert it with to_dtype")
         }
-        let (batch, y) = (y.elem_count(), y.flatten_all()?);
+        let batch = y.elem_count();
+        let y = y.flatten_all()?;
         let labels = if y.device().is_cpu() {
             let labels = y.to_vec1::<u32>()?;
             if let Some(i) = labels.iter().position(|label| *label as usize >= classes) {
-                let (label, example) = (labels[i], i * dims[0] / batch);
+                let label = labels[i];
+                let example = i * dims[0] / batch;
                 bail!(
                     "{op}: label {label} of example {example} is too large, y_hat has {classes} classes"
                 )

@@ -1,4 +1,4 @@
-//! What operations of images are: their sizes, and the checks of what they are given. Nothing is computed here.
+//! Descriptors of operations on images: their sizes, and the checks of their arguments. Nothing is computed here.
 //!
 //! A descriptor says what an operation is: its sizes, which are checked when a `Value` is written down. A backend has
 //! a kernel for it. An operation has a descriptor if several of them become one kernel, or if GPUs have kernels of

@@ -21,10 +21,10 @@ pub(crate) struct Norm {
     pub(crate) batches: Option<Var>,
     pub(crate) train: bool,
     pub(crate) relu: bool,
-    /// Whether there is an input more that is added.
+    /// True if there is one more input, which is added.
     pub(crate) shortcut: bool,
-    /// Whether the last input is the bias of the convolution before this norm. The convolution leaves it out, because the
-    /// batch's mean would subtract it again. So only the running mean needs it.
+    /// True if the last input is the bias of the convolution before this norm. The convolution leaves it out, because
+    /// the batch's mean would subtract it again. So only the running mean needs it.
     pub(crate) shift: bool,
 }
 

@@ -48,7 +48,7 @@ pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
     Candle::new(true, move |x, train| module.forward_t(&x[0], train))
 }
 
-/// As [`candle()`], a function of several inputs: [`Network::forward_all`] calls it.
+/// Like [`candle()`], a function of several inputs: [`Network::forward_all`] calls it.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -183,7 +183,7 @@ impl Candle {
     }
 }
 
-/// What tells calls apart.
+/// The properties of an input that tell calls apart.
 fn input(x: &Value) -> Input<'_> {
     Input {
         dims: x.dims().into(),
@@ -263,8 +263,9 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         B::write(&pass.stream, &result.contiguous()?, y)?;
         if keep {
             let is_input = |t: &Tensor| x.iter().any(|x| x.id() == t.id());
-            let nodes = result.sorted_nodes().into_iter();
-            let parameters = nodes
+            let parameters = result
+                .sorted_nodes()
+                .into_iter()
                 .filter(|t| t.is_variable() && !is_input(t))
                 .cloned()
                 .collect();

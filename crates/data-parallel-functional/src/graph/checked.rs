@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub struct GradientChecks {
     variables: Arc<Variables>,
-    /// Whether a gradient is wanted, of each variable that the network has.
+    /// For each variable of the network, true if its gradient is wanted.
     trained: HashMap<TensorId, bool>,
     /// The modules of smaller numbers were there before, so they live in the network.
     first_new: u64,
@@ -60,11 +60,11 @@ pub struct Variables {
     pub trained: Vec<(String, Var)>,
     /// Parameters that are not trained. Their gradients may be wrong or missing, and they may be integers.
     pub frozen: Vec<Var>,
-    /// What modules may change in training, such as running statistics.
+    /// Variables that modules may change in training, such as running statistics.
     pub buffers: Vec<Var>,
 }
 
-/// What a module is known by.
+/// The identity of a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Which {
     /// The number of one that lives in the network.
@@ -96,16 +96,16 @@ struct Compared {
     run: u64,
 }
 
-/// What a call is told apart by, of each input.
+/// The properties of each input that tell calls apart.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Input<'a> {
     pub dims: Cow<'a, [usize]>,
     pub dtype: DType,
-    /// Whether its gradient is wanted.
+    /// True if its gradient is wanted.
     pub wanted: bool,
 }
 
-/// How much the result of a module changes where a variable moves.
+/// The change in the result of a module when a variable moves.
 pub(crate) type Change = Box<dyn Fn(&Var) -> Result<f64>>;
 
 /// A network that is written down under checks.
@@ -140,7 +140,7 @@ pub(crate) fn next_number() -> u64 {
 }
 
 impl GradientChecks {
-    /// So many shapes of the inputs are compared, of each module.
+    /// Number of shapes of the inputs that are compared, of each module.
     pub const SHAPES: usize = 8;
 
     /// Of a network with these variables. Make it after the network; modules that are made later count as made anew.
@@ -314,7 +314,7 @@ pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {
     }
 }
 
-/// What a call is under checks.
+/// The state of a call under checks.
 pub(crate) enum Noted {
     Unchecked,
     /// It was compared, or is beyond the limit; whether it reads a variable that is trained.
@@ -382,7 +382,8 @@ fn check_missing() -> Result<()> {
         if missing.is_empty() {
             continue;
         }
-        let (names, layer) = (some_of(&missing), layer_of(&missing));
+        let names = some_of(&missing);
+        let layer = layer_of(&missing);
         let (gradients_are, it_is) = if missing.len() == 1 {
             ("gradient", "is missing, although the result depends on it")
         } else {
@@ -426,6 +427,7 @@ fn layer_of<'a>(names: &[&'a str]) -> &'a str {
         let layer = &first[..=*end];
         others.iter().all(|name| name.starts_with(layer))
     };
-    let common = ends.take_while(is_common).last();
-    common.map_or("", |end| &first[..end])
+    ends.take_while(is_common)
+        .last()
+        .map_or("", |end| &first[..end])
 }

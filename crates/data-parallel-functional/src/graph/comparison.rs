@@ -1,5 +1,5 @@
-//! How a call of a module of candle's is compared with finite differences. Which calls are compared, and how often, says
-//! [`super::checked`].
+//! Compares a call of one of candle's modules with finite differences. [`super::checked`] says which calls are
+//! compared, and how often.
 //!
 //! A comparison moves each trained parameter a little and sets it back, and sets buffers back. It moves only variables
 //! of its own network, and refuses any other before it moves one. So several replicas can be compared at the same
@@ -18,14 +18,14 @@ use std::rc::Rc;
 /// A function of inputs, which is told whether it trains.
 pub(crate) type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
 
-/// How far apart, in proportion, gradient and difference may be: kinks lie between the points.
+/// The largest distance, in proportion, between gradient and difference: kinks lie between the points.
 const TOLERANCE: f64 = 0.05;
 
 /// The numbers on which a module runs: away from the kinks of most functions. The next range is for modules that give
 /// NaN on the one before, such as the logarithm of 1 - x, or of -x.
 const RANGES: [[f64; 2]; 3] = [[0.1, 1.1], [0.1, 0.9], [-1.1, -0.1]];
 
-/// What a comparison finds beside an error.
+/// The result of a comparison without an error.
 pub(crate) struct Found {
     /// The variables that get a gradient.
     pub variables: Vec<TensorId>,
@@ -164,12 +164,12 @@ impl Drop for SetBack<'_> {
     }
 }
 
-/// What a run in training shows.
+/// The result of a run in training.
 struct Trial {
     y: Tensor,
     /// The buffers that it moved.
     moved: Vec<Buffer>,
-    /// Whether inference gives another result after it, although the buffers are set back.
+    /// True if inference gives another result after it, although the buffers are set back.
     leaves_a_trace: bool,
 }
 
@@ -202,15 +202,18 @@ fn in_training(module: &Module, x: &[Tensor], buffers: &[Var]) -> Result<Trial> 
 }
 
 fn bits(y: &Tensor) -> Result<Vec<u32>> {
-    let numbers = y.flatten_all()?.to_vec1::<f32>()?;
-    Ok(numbers.into_iter().map(f32::to_bits).collect())
+    Ok(y.flatten_all()?
+        .to_vec1::<f32>()?
+        .into_iter()
+        .map(f32::to_bits)
+        .collect())
 }
 
-/// What is compared of a call.
+/// A call that is compared.
 struct Comparison<'a> {
     inputs: &'a [&'a Value],
     known: &'a Variables,
-    /// Whether one of the variables is trained.
+    /// True if one of the variables is trained.
     trains: bool,
 }
 

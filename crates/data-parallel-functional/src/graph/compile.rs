@@ -42,9 +42,9 @@ struct Chain<'v> {
 
 struct Compiler<B: Backend> {
     tape: Tape<B>,
-    /// How often a value is read.
+    /// Number of times that a value is read.
     uses: HashMap<*const Node, usize>,
-    /// Where the values are that have been compiled.
+    /// The places of the values that have been compiled.
     operands: HashMap<*const Node, Operand>,
     leaves: HashMap<TensorId, Operand>,
     /// Values that are there in another type as well.
@@ -64,7 +64,7 @@ impl<B: Backend> Compiler<B> {
         }
     }
 
-    /// Where a value is. Adds the entries for it, where the tape has none yet.
+    /// The place of a value. Adds the entries for it, where the tape has none yet.
     fn operand(&mut self, value: &Value) -> Result<Operand> {
         if let Some(operand) = self.operands.get(&Rc::as_ptr(&value.0)) {
             return Ok(*operand);
@@ -80,10 +80,9 @@ impl<B: Backend> Compiler<B> {
             Source::Reshaped(input) => self.operand(input)?,
             Source::Op(op, inputs) => match self.fused(value)? {
                 Some(operand) => operand,
-                None => {
-                    let operand = self.single(op, inputs, value.dims())?;
-                    operand.expect("an operation alone has a kernel")
-                }
+                None => self
+                    .single(op, inputs, value.dims())?
+                    .expect("an operation alone has a kernel"),
             },
         };
         self.operands.insert(Rc::as_ptr(&value.0), operand);
@@ -104,8 +103,9 @@ impl<B: Backend> Compiler<B> {
         let inputs = inputs
             .into_iter()
             .enumerate()
-            .map(|(n, operand)| self.cast(operand, kernel.input_element(n)));
-        let (inputs, len) = (inputs.collect(), dims.iter().product());
+            .map(|(n, operand)| self.cast(operand, kernel.input_element(n)))
+            .collect();
+        let len = dims.iter().product();
         self.push_entry(Entry {
             kernel,
             inputs,
@@ -230,7 +230,8 @@ impl<B: Backend> Compiler<B> {
         let Source::Op(Op::Norm(norm), inputs) = &layer.0.source else {
             unreachable!("the caller has seen a batch norm")
         };
-        let (mut norm, x) = (norm.clone(), &inputs[0]);
+        let mut norm = norm.clone();
+        let x = &inputs[0];
         let shift = if norm.train && self.is_read_once(x) {
             self.without_bias(x)?
         } else {

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Error, Result, Tensor, Var, bail};
 use devices::without_backtrace;
 use std::fmt;
 
-/// In so many random directions.
+/// Number of random directions.
 const DIRECTIONS: u64 = 5;
 
 /// Two finite differences that are closer to each other than this part of their distance from the gradient are certain.
@@ -77,7 +77,7 @@ pub fn check_gradients(
     compare_gradients(f, inputs, tolerance, |_| true)
 }
 
-/// As [`check_gradients`], of those variables alone of which `is_trained` is true.
+/// Like [`check_gradients`], for the variables alone of which `is_trained` is true.
 pub(crate) fn compare_gradients(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
     inputs: &[Tensor],
@@ -124,8 +124,9 @@ pub(crate) fn compare_gradients(
         check(of, std::slice::from_ref(x))?;
     }
     let is_input = |x: &Tensor| xs.iter().any(|input| input.id() == x.id());
-    let nodes = y.sorted_nodes().into_iter();
-    let others = nodes
+    let others = y
+        .sorted_nodes()
+        .into_iter()
         .filter(|x| x.is_variable() && is_checked(x) && !is_input(x))
         .filter(|x| is_trained(x))
         .cloned();
@@ -148,7 +149,7 @@ fn movable(x: &Tensor) -> Result<Tensor> {
 /// A function that gives one number.
 struct Function<F> {
     f: F,
-    /// What it gives where nothing is moved.
+    /// Its number where nothing is moved.
     here: f64,
     /// That of the numbers which it sums, and of the weights by which they are multiplied.
     size: f64,
@@ -156,7 +157,7 @@ struct Function<F> {
     precision: Precision,
 }
 
-/// How exactly a function is computed.
+/// The precision with which a function is computed.
 #[derive(Clone, Copy)]
 struct Precision {
     /// Steps over which its rounding does not hide a difference.
@@ -256,7 +257,8 @@ impl<F: Fn() -> Result<f64>> Function<F> {
         direction: u64,
         step: f64,
     ) -> Result<Derivative> {
-        let (mut gradient, mut moved) = (0., Moved(Vec::new()));
+        let mut gradient = 0.;
+        let mut moved = Moved(Vec::new());
         for (i, (x, size)) in tensors.iter().enumerate() {
             let along = (random(x, direction + (i as u64) * (DIRECTIONS + 1))? * *size)?;
             if let Some(of_x) = gradients.get(x) {
@@ -277,7 +279,7 @@ impl<F: Fn() -> Result<f64>> Function<F> {
     }
 }
 
-/// How much a function rises in a direction: as the gradients say, and as it does over a step to either side.
+/// The slope of a function in a direction: by the gradients, and over a step to either side.
 #[derive(Clone, Copy)]
 struct Derivative {
     gradient: f64,
@@ -294,14 +296,14 @@ impl Derivative {
         (self.gradient - self.difference()).abs()
     }
 
-    /// How far the two sides are apart: at a kink a gradient has no one value.
+    /// The distance of the two sides: at a kink a gradient has no one value.
     fn bend(&self) -> f64 {
         (self.ahead - self.behind).abs()
     }
 }
 
-/// Whether finite differences, of steps that follow each other, are much closer to each other than to the gradient. Where
-/// rounding or kinks make the differences, they are not.
+/// True if finite differences, of steps that follow each other, are much closer to each other than to the gradient.
+/// Where rounding or kinks make the differences, they are not.
 fn is_certain(steps: &[Derivative]) -> bool {
     let mut pairs = steps.windows(2);
     pairs.any(|both| {
@@ -367,8 +369,10 @@ fn random(like: &Tensor, seed: u64) -> Result<Tensor> {
     }
     let count = like.elem_count() as u64;
     let numbers = (0..count).map(|i| 2. * fraction(i + (seed << 40)) - 1.);
-    let numbers = Tensor::from_iter(numbers, &Device::Cpu)?.reshape(like.dims())?;
-    numbers.to_dtype(like.dtype())?.to_device(like.device())
+    Tensor::from_iter(numbers, &Device::Cpu)?
+        .reshape(like.dims())?
+        .to_dtype(like.dtype())?
+        .to_device(like.device())
 }
 
 /// A number from 0 to 1 that looks random (SplitMix64).
@@ -385,8 +389,9 @@ pub(crate) fn numbers(like: &Value, [low, high]: [f64; 2], seed: u64) -> Result<
     let count = like.dims().iter().product::<usize>() as u64;
     let first = u64::MAX / 2 + (seed << 40);
     let numbers = (first..first + count).map(|i| (low + (high - low) * fraction(i)) as f32);
-    let numbers = Tensor::from_iter(numbers, like.device())?.reshape(like.dims())?;
-    numbers.to_dtype(like.dtype())
+    Tensor::from_iter(numbers, like.device())?
+        .reshape(like.dims())?
+        .to_dtype(like.dtype())
 }
 
 impl fmt::Display for GradientError {

@@ -38,13 +38,15 @@ pub fn backward<'a>(
     params: impl IntoIterator<Item = (&'a Var, &'a Var)>,
 ) -> Result<Tensor> {
     let pairs: Vec<(&Var, &Var)> = params.into_iter().collect();
-    let (mut params, mut buckets) = (Vec::new(), Vec::new());
+    let mut params = Vec::new();
+    let mut buckets = Vec::new();
     for (i, (param, grad)) in pairs.iter().enumerate() {
         if pairs.iter().any(|(param, _)| param.id() == grad.id()) {
             bail!("backward: a parameter and its gradient are the same tensor")
         }
         if param.elem_count() != grad.elem_count() {
-            let (param, grad) = (param.dims(), grad.dims());
+            let param = param.dims();
+            let grad = grad.dims();
             bail!("backward: a parameter has shape {param:?}, its gradient {grad:?}")
         }
         if pairs[..i].iter().any(|(other, _)| other.id() == param.id()) {
@@ -91,7 +93,7 @@ pub struct Gradients {
     failed: bool,
 }
 
-/// How [`Gradients::backward_with`] runs. The default is [`Gradients::backward`]'s.
+/// Options of [`Gradients::backward_with`]. The default is [`Gradients::backward`]'s.
 #[derive(Default)]
 pub struct BackwardOptions<'a> {
     /// Sums the statistics of batch norms in training over replicas; with none, each norm takes those of its own
@@ -118,7 +120,7 @@ struct HandingOut<'a, 'r, B: Backend> {
     complete: &'a [usize],
     /// The number of the next bucket to hand out.
     next: usize,
-    /// Where buckets go; without it they stay here.
+    /// Takes the buckets; without it they stay here.
     ready: Option<Ready<'r>>,
 }
 
@@ -192,8 +194,9 @@ impl Gradients {
 
     /// For parameters with names, in buckets of which each has the parameters of these numbers.
     fn with(params: Vec<(String, Tensor)>, buckets: Vec<(Range<usize>, BucketMemory)>) -> Self {
-        let numbered = params.iter().enumerate();
-        let by_id = numbered
+        let by_id = params
+            .iter()
+            .enumerate()
             .map(|(number, (_, tensor))| (tensor.id(), number))
             .collect();
         let parameter = |(name, tensor)| Parameter {
@@ -231,7 +234,7 @@ impl Gradients {
         }
     }
 
-    /// Whether the gradient of a parameter on which the loss does not depend is zero. Until this is called, such
+    /// With `true`, the gradient of a parameter on which the loss does not depend is zero. Until this is called, such
     /// a parameter is an error.
     pub fn allow_unused(&mut self, allow: bool) {
         self.allow_unused = allow;
@@ -266,7 +269,7 @@ impl Gradients {
         }
     }
 
-    /// Whether a backward pass has added to the gradient of each parameter since [`zero`](Self::zero). Without
+    /// For each parameter, true if a backward pass has added to its gradient since [`zero`](Self::zero). Without
     /// [`allow_unused`](Self::allow_unused) every pass does.
     pub fn used(&self) -> impl Iterator<Item = bool> {
         self.parameters.iter().map(|parameter| parameter.used)
@@ -283,7 +286,7 @@ impl Gradients {
         self.backward_with(loss, BackwardOptions::default())
     }
 
-    /// As [`backward`](Self::backward), in the way that `how` says.
+    /// Like [`backward`](Self::backward), with options.
     ///
     /// # Errors
     /// As of [`backward`](Self::backward); of `ready`, after which buckets may be out; and of the summation.
@@ -332,7 +335,8 @@ impl Gradients {
         }
         let elsewhere = |p: &&Parameter| !p.tensor.device().same_device(loss.device());
         if let Some(Parameter { name, tensor, .. }) = self.parameters.iter().find(elsewhere) {
-            let (of_loss, other) = (loss.device().location(), tensor.device().location());
+            let of_loss = loss.device().location();
+            let other = tensor.device().location();
             bail!("backward: the loss is on {of_loss:?}, the parameter {name} on {other:?}")
         }
         self.check_in()
@@ -448,8 +452,9 @@ impl Gradients {
             let found = values.elem_count();
             bail!("cannot put back bucket {index} with {found} elements: it had {expected}")
         }
-        let first = parts.first();
-        let device = first.map(|part| self.parameters[part.parameter].tensor.device());
+        let device = parts
+            .first()
+            .map(|part| self.parameters[part.parameter].tensor.device());
         let is_at_home = device.is_none_or(|device| match &values {
             BucketMemory::Floats(_) => device.is_cpu(),
             BucketMemory::Tensor(tensor) => tensor.device().same_device(device),

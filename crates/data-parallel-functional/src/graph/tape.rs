@@ -5,7 +5,7 @@ use super::writing::Writing;
 use crate::kernel::{At, Backend, Grad, Input, Kernel, Pass};
 use candle_core::{Result, Tensor, TensorId};
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operand {
     Leaf(usize),
@@ -152,8 +152,9 @@ impl<B: Backend> Tape<B> {
 
     /// The inputs of entry `i`.
     fn inputs<'a>(&'a self, i: usize, saved: &'a Saved<B>) -> Vec<Input<'a, B>> {
-        let operands = self.entries[i].inputs.iter();
-        let mut inputs: Vec<_> = operands
+        let mut inputs: Vec<_> = self.entries[i]
+            .inputs
+            .iter()
             .map(|operand| self.input(*operand, saved))
             .collect();
         if let Some(weight) = &saved.packed[i] {
@@ -195,7 +196,7 @@ impl<B: Backend> Saved<B> {
     }
 }
 
-/// Where the gradient of an input goes.
+/// The destination of the gradient of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Unwanted,
@@ -215,8 +216,10 @@ impl Plan {
     /// The entry after which the gradient of a parameter is complete; none if the loss does not depend on it.
     pub fn completed_by(&self, parameter: usize) -> Option<usize> {
         let writes = |targets: &Option<Vec<Target>>| {
-            let targets = targets.as_deref().unwrap_or_default();
-            targets.contains(&Target::Parameter(parameter))
+            targets
+                .as_deref()
+                .unwrap_or_default()
+                .contains(&Target::Parameter(parameter))
         };
         self.targets.iter().position(writes) // backward comes to the first entry last
     }
@@ -296,7 +299,7 @@ struct EntryBackward<'a, B: Backend> {
     saved: &'a Saved<B>,
     /// The entry among those of the tape.
     number: usize,
-    /// Where the gradient of each input goes, then of each parameter that the kernel has read.
+    /// The destination of the gradient of each input, then of each parameter that the kernel has read.
     targets: &'a [Target],
 }
 

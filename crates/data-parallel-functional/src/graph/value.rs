@@ -46,13 +46,13 @@ pub(crate) struct Node {
     pub dims: Vec<usize>,
     dtype: DType,
     device: Device,
-    /// Whether it may depend on a variable that is trained.
+    /// True if it may depend on a variable that is trained.
     wanted: bool,
     /// The result of the last time that it was computed.
     pub result: RefCell<Option<Tensor>>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 pub(crate) enum Source {
     /// A contiguous tensor, of which candle computes no gradient.
     Tensor(Tensor),
@@ -101,7 +101,7 @@ impl Value {
         self.0.dtype
     }
 
-    /// Whether a gradient of it is wanted, because it may depend on a variable that is trained.
+    /// True if a gradient of it is wanted, because it may depend on a variable that is trained.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.wanted
     }
@@ -305,7 +305,8 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
         let op = Linear::new(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
-        let (others, mut dims) = (weighted(weight, bias), self.dims().to_vec());
+        let others = weighted(weight, bias);
+        let mut dims = self.dims().to_vec();
         dims[self.dims().len() - 1] = op.outputs;
         self.then("linear", Op::Linear(op), &others, &dims)
     }
@@ -327,7 +328,8 @@ impl Value {
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn matmul(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
         let op = Linear::matmul(self.dims(), weight.dims(), bias.map(|b| b.dims()))?;
-        let (others, dims) = (weighted(weight, bias), [op.batch, op.outputs]);
+        let others = weighted(weight, bias);
+        let dims = [op.batch, op.outputs];
         self.then("matmul", Op::Linear(op), &others, &dims)
     }
 
@@ -489,8 +491,8 @@ impl Value {
         Self::candle_with(xs, f, dims, wanted)
     }
 
-    /// As [`candle`](Self::candle), of a function that may also depend on variables; `wanted` says whether one of them,
-    /// or of the values, is trained.
+    /// Like [`candle`](Self::candle), for a function that may also depend on variables; `wanted` is true if one of
+    /// them, or of the values, is trained.
     pub(crate) fn candle_with(
         xs: &[&Self],
         f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
@@ -552,14 +554,15 @@ impl Value {
     /// An error unless it and `other` are f32 on one device and have the same shape.
     fn check_same(&self, op: &str, other: &Self) -> Result<()> {
         if self.dims() != other.dims() {
-            let (x, other) = (self.dims(), other.dims());
+            let x = self.dims();
+            let other = other.dims();
             bail!("{op}: x has shape {x:?}, other {other:?}, expected the same")
         }
         self.check(op, &[("other", other)])
     }
 }
 
-/// Whether a variable that is trained is in `x`, or in what candle has computed it from.
+/// True if a variable that is trained is in `x`, or in what candle has computed it from.
 fn note_variables(x: &Tensor) -> Result<bool> {
     let mut wanted = false;
     if x.track_op() {
@@ -609,7 +612,8 @@ impl std::ops::Mul for &Value {
 /// The shape and the device; nothing is computed.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (dims, device) = (self.dims(), self.device().location());
+        let dims = self.dims();
+        let device = self.device().location();
         write!(f, "Value{dims:?} on {device:?}")
     }
 }

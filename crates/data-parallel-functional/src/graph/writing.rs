@@ -11,11 +11,11 @@ pub(crate) struct Parameter {
     pub tensor: Tensor,
     /// The number of its bucket, and its elements there.
     pub view: (usize, Range<usize>),
-    /// Whether its view holds a gradient.
+    /// True if its view holds a gradient.
     pub written: bool,
-    /// Whether this pass has added to it.
+    /// True if this pass has added to it.
     pub touched: bool,
-    /// Whether a pass has added to it since it was forgotten.
+    /// True if a pass has added to it since it was forgotten.
     pub used: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// What an error says of a parameter without a gradient.
+/// The text of the error for a parameter without a gradient.
 pub(crate) fn unused(name: &str) -> String {
     format!(
         "the loss does not depend on the parameter {name}; if that is meant, freeze it with \

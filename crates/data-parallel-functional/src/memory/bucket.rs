@@ -36,7 +36,7 @@ pub struct Bucket {
     pub values: BucketMemory,
 }
 
-/// Where the gradient of one parameter lies in its bucket.
+/// The place of the gradient of one parameter in its bucket.
 ///
 /// ```
 /// let w = candle_core::Var::new(&[1f32, 2.], &candle_core::Device::Cpu)?;
@@ -68,7 +68,7 @@ pub enum BucketMemory {
 }
 
 impl BucketMemory {
-    /// How many elements there are.
+    /// Number of elements.
     pub fn elem_count(&self) -> usize {
         match self {
             BucketMemory::Floats(floats) => floats.len(),
@@ -93,10 +93,9 @@ impl BucketMemory {
         match self {
             BucketMemory::Floats(floats) => Tensor::new(&floats[range], &Device::Cpu),
             // not `copy`, which takes all of the memory along that the part lies in
-            BucketMemory::Tensor(tensor) => {
-                let part = tensor.narrow(0, range.start, range.len())?;
-                part.force_contiguous()
-            }
+            BucketMemory::Tensor(tensor) => tensor
+                .narrow(0, range.start, range.len())?
+                .force_contiguous(),
         }
     }
 
@@ -125,15 +124,18 @@ impl BucketMemory {
 /// assert_eq!(functional::bucket_sizes(&[3, 2, 1, 4, 1], 5), [5, 3, 3]);
 /// ```
 pub fn bucket_sizes(lens: &[usize], bucket_len: usize) -> Vec<usize> {
-    let buckets = share_out(lens, bucket_len).into_iter();
-    buckets.map(|numbers| lens[numbers].iter().sum()).collect()
+    share_out(lens, bucket_len)
+        .into_iter()
+        .map(|numbers| lens[numbers].iter().sum())
+        .collect()
 }
 
 /// The parameters of each bucket, given their lengths: at most `bucket_len` elements, unless one parameter
 /// alone has more. They are filled from the last parameter on, because backward comes to it first.
 pub(crate) fn share_out(lens: &[usize], bucket_len: usize) -> Vec<Range<usize>> {
     let mut buckets = Vec::new();
-    let (mut end, mut filled) = (lens.len(), 0);
+    let mut end = lens.len();
+    let mut filled = 0;
     for (i, len) in lens.iter().enumerate().rev() {
         if i + 1 < end && *len > bucket_len.saturating_sub(filled) {
             buckets.push(i + 1..end);

@@ -57,7 +57,7 @@ impl<T> Free<T> {
         }
     }
 
-    /// Drops all of it: so many numbers.
+    /// Drops all of it, and returns its number of elements.
     pub fn clear(&self) -> usize {
         let free = std::mem::take(&mut lock(&self.0).by_size);
         free.iter().map(|(size, all)| size * all.len()).sum()

@@ -1,5 +1,5 @@
-//! Whether the machine has enough memory left: Linux ends a process that takes too much. On other systems there is no
-//! check.
+//! Checks that the machine has enough memory left: Linux ends a process that takes too much. On other systems there is
+//! no check.
 //!
 //! A step that fits must not be refused. So the need is a lower bound, and the memory that is left an upper bound:
 //! what the machine, its containers and `ulimit` leave. Before a step needs more than any before it, the need of all
@@ -26,7 +26,8 @@ use std::path::Path;
 /// As above.
 pub fn check(what: &str, floats: usize, already: impl Fn() -> usize) -> Result<()> {
     let Some(left) = left() else { return Ok(()) };
-    let (bytes, left) = (4 * floats, left.saturating_add(4 * already()));
+    let bytes = 4 * floats;
+    let left = left.saturating_add(4 * already());
     if bytes > left {
         let [bytes, left] = [bytes, left].map(|bytes| bytes >> 20);
         bail!("out of memory on the CPU: {what} needs at least {bytes} MiB, {left} MiB are left")
@@ -37,7 +38,9 @@ pub fn check(what: &str, floats: usize, already: impl Fn() -> usize) -> Result<(
 /// The bytes that this process can still take, by the tightest limit.
 fn left() -> Option<usize> {
     let read = |file| read_to_string(Path::new("/proc").join(file)).unwrap_or_default();
-    let (info, limits, status) = (read("meminfo"), read("self/limits"), read("self/status"));
+    let info = read("meminfo");
+    let limits = read("self/limits");
+    let status = read("self/status");
     let swap = number(&info, "SwapFree:")?;
     let mut all = vec![number(&info, "MemAvailable:").map(|memory| memory + swap)];
     // `ulimit -v` and `-d`: memory that is reserved and not in use can still be used, so it is not subtracted

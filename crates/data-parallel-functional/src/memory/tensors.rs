@@ -13,7 +13,8 @@ pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a 
         bail!("expected a contiguous tensor, got strides {strides:?}")
     };
     let Some(slice) = floats.get(start..end) else {
-        let (dims, len) = (layout.dims(), floats.len());
+        let dims = layout.dims();
+        let len = floats.len();
         bail!("a tensor of shape {dims:?} has {len} elements in memory")
     };
     Ok(slice)
@@ -63,7 +64,8 @@ impl TensorMemory {
     /// Where the tensor is a view of a larger memory.
     pub(crate) fn new(tensor: Tensor) -> Result<Self> {
         let floats = exchange(&tensor, Vec::new())?;
-        let (len, expected) = (floats.len(), tensor.elem_count());
+        let len = floats.len();
+        let expected = tensor.elem_count();
         let taken = Self { tensor, floats };
         if len != expected || taken.tensor.layout().start_offset() != 0 {
             bail!(

@@ -68,7 +68,9 @@ impl SelfContained for Attention {
     }
 
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
-        let (tokens, width, heads) = (self.tokens, self.width, self.heads);
+        let tokens = self.tokens;
+        let width = self.width;
+        let heads = self.heads;
         let batch = x[0].dim(0)?;
         let x = x[0]
             .reshape((batch, tokens, 3, heads, width / heads))?
@@ -93,7 +95,7 @@ impl Attention {
         self.head(&x[first..], 3 * self.width)
     }
 
-    /// One head of rows of so many elements.
+    /// One head, of rows of `row` elements.
     fn head<'a>(&self, rows: &'a [f32], row: usize) -> Matrix<'a> {
         Matrix::strided(rows, (self.tokens, self.width / self.heads), (row, 1))
     }
@@ -126,7 +128,9 @@ fn spread(from: &[f32], width: usize, to: &mut [f32], stride: usize) {
 impl Kernel<Cpu> for Attention {
     /// Saves the weights of each example and head, (T, T).
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let (t, c, d) = (self.tokens, self.width, self.width / self.heads);
+        let t = self.tokens;
+        let c = self.width;
+        let d = self.width / self.heads;
         let len = x[0].len() / (3 * c) * self.heads * t;
         check_room(len)?;
         let mut weights = Buffer::new(len);
@@ -158,7 +162,9 @@ impl Kernel<Cpu> for Attention {
     }
 
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        let (t, c, d) = (self.tokens, self.width, self.width / self.heads);
+        let t = self.tokens;
+        let c = self.width;
+        let d = self.width / self.heads;
         let mut gradient = Buffer::new(at.x[0].len());
         for_each_chunk(
             &mut gradient,
@@ -167,7 +173,8 @@ impl Kernel<Cpu> for Attention {
             |i, dx| {
                 let x = &at.x[0][i * 3 * t * c..][..3 * t * c];
                 let all = &at.saved[0][i * self.heads * t * t..];
-                let (mut d_scores, mut of_head) = (vec![0.; t * t], vec![0.; t * d]);
+                let mut d_scores = vec![0.; t * t];
+                let mut of_head = vec![0.; t * d];
                 for (head, weights) in all.chunks_exact(t * t).take(self.heads).enumerate() {
                     let [query, key, value] = [0, 1, 2].map(|part| self.part(x, part, head));
                     let dy = self.head(&dy[i * t * c + head * d..], c);

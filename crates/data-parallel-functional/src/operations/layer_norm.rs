@@ -36,13 +36,13 @@ impl Value {
     }
 }
 
-/// Normalization of rows of so many features.
+/// Normalization of rows of `features` features.
 #[derive(Debug, Clone, Copy)]
 struct LayerNorm {
     features: usize,
 }
 
-/// What keeps a row of equal numbers from a division by zero; PyTorch's.
+/// Added to the variance, against a division by zero for a row of equal numbers; PyTorch's.
 pub(crate) const EPS: f32 = 1e-5;
 
 impl LayerNorm {
@@ -73,7 +73,9 @@ impl SelfContained for LayerNorm {
 impl Kernel<Cpu> for LayerNorm {
     /// Saves the mean and 1 / √(variance + ε) of each row.
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let (c, weight, bias) = (self.features, x[1], x[2]);
+        let c = self.features;
+        let weight = x[1];
+        let bias = x[2];
         let mut statistics = Buffer::new(y.len() / c * 2);
         for_each_chunk_of_two(
             InChunks {
@@ -111,7 +113,9 @@ impl Kernel<Cpu> for LayerNorm {
     }
 
     fn backward(&self, _: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        let (c, x, weight) = (self.features, at.x[0], at.x[1]);
+        let c = self.features;
+        let x = at.x[0];
+        let weight = at.x[1];
         let mut sums = Buffer::zeros(dy.len().div_ceil(BLOCK * c) * 2 * c);
         for_each_chunk_of_two(
             InChunks {
@@ -129,7 +133,8 @@ impl Kernel<Cpu> for LayerNorm {
                 let rows = dy.chunks_exact_mut(c).zip(x);
                 let statistics = at.saved[0][i * BLOCK * 2..].chunks_exact(2);
                 for ((dy, x), of_row) in rows.zip(statistics) {
-                    let (mean, scale) = (of_row[0], of_row[1]);
+                    let mean = of_row[0];
+                    let scale = of_row[1];
                     for k in 0..c {
                         dw[k] += dy[k] * (x[k] - mean) * scale;
                         db[k] += dy[k];

@@ -58,7 +58,8 @@ pub fn cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
 pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<Value> {
     let op = "masked_cross_entropy";
     if mask.dims() != y.dims() {
-        let (mask, y) = (mask.dims(), y.dims());
+        let mask = mask.dims();
+        let y = y.dims();
         bail!("{op}: mask has shape {mask:?}, y {y:?}, expected the same")
     }
     args::check_device(op, y_hat.device(), "mask", mask.device())?;
@@ -122,7 +123,8 @@ pub fn binary_cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
 
 /// The mean over the elements of each example, where `y_hat` and `y` have the same shape.
 fn mean_of_pairs<E: Element>(op: &str, y_hat: &Value, y: &Tensor) -> Result<Value> {
-    let (dims, targets) = (y_hat.dims(), y.dims());
+    let dims = y_hat.dims();
+    let targets = y.dims();
     if dims != targets || dims.is_empty() {
         bail!("{op}: y_hat has shape {dims:?}, y {targets:?}, expected the same (B, …)")
     }
@@ -314,7 +316,9 @@ impl<E: Element> SelfContained for OfExample<E> {
 
 impl<E: Element> Kernel<Cpu> for OfExample<E> {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let (x, targets, n) = (x[0], x[1], self.elements);
+        let targets = x[1];
+        let x = x[0];
+        let n = self.elements;
         let examples = self.examples();
         for_each_chunk(
             y,
@@ -341,7 +345,8 @@ impl<E: Element> Kernel<Cpu> for OfExample<E> {
             |i, gradient| {
                 for (j, dx) in gradient.chunks_exact_mut(n).enumerate() {
                     let example = i * examples + j;
-                    let (x, targets) = (&at.x[0][example * n..], &at.x[1][example * n..]);
+                    let x = &at.x[0][example * n..];
+                    let targets = &at.x[1][example * n..];
                     let d = dy[example] / self.divisor();
                     for ((dx, x), target) in dx.iter_mut().zip(x).zip(targets) {
                         *dx = d * E::slope(*x, *target);

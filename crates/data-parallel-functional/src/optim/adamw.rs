@@ -14,9 +14,9 @@ use super::{Optimizer, Slice};
 pub struct AdamW {
     /// Learning rate.
     pub lr: f64,
-    /// How much of the mean of the gradients stays at a step.
+    /// The part of the mean of the gradients that stays at a step.
     pub beta1: f64,
-    /// How much of the mean of their squares stays.
+    /// The part of the mean of their squares that stays.
     pub beta2: f64,
     /// Added to the divisor, so that it is above 0.
     pub eps: f64,
@@ -43,8 +43,10 @@ impl AdamW {
     fn numbers(&self, slice: &Slice<'_>) -> [f32; 8] {
         let begun = |beta: f64| 1. - libm::pow(beta, slice.step as f64);
         let keep = 1. - slice.lr * self.weight_decay;
-        let (rate, root) = (slice.lr / begun(self.beta1), begun(self.beta2).sqrt());
-        let (new1, new2) = (1. - self.beta1, 1. - self.beta2);
+        let rate = slice.lr / begun(self.beta1);
+        let root = begun(self.beta2).sqrt();
+        let new1 = 1. - self.beta1;
+        let new2 = 1. - self.beta2;
         let share = 1. / slice.examples;
         [share, keep, rate, root, new1, self.beta2, new2, self.eps].map(|value| value as f32)
     }

@@ -86,7 +86,9 @@ fn strip<const L: usize, const N: usize>(
     state: &mut [&mut [f32]; N],
     f: &impl Fn(&mut f32, f32, [&mut f32; N]),
 ) {
-    let (mut p, mut g, mut s) = ([0.; L], [0.; L], [[0.; N]; L]);
+    let mut p = [0.; L];
+    let mut g = [0.; L];
+    let mut s = [[0.; N]; L];
     p.copy_from_slice(&param[first..][..L]);
     g.copy_from_slice(&sum[first..][..L]);
     for (k, values) in state.iter().enumerate() {
@@ -122,7 +124,8 @@ impl OnHost {
     }
 
     fn put_back(self) -> Result<()> {
-        let (len, device) = (self.floats.len(), self.of.device());
+        let len = self.floats.len();
+        let device = self.of.device();
         let floats = Tensor::from_vec(self.floats, len, device)?;
         self.of.slice_set(&floats, 0, self.first)
     }

@@ -11,11 +11,11 @@ use crate::memory::tensors::read_all;
 pub struct Sgd {
     /// Learning rate.
     pub lr: f64,
-    /// How much of the step before goes on; 0 for none.
+    /// The part of the step before that goes on; 0 for none.
     pub momentum: f64,
     /// The factor of the L2 penalty; 0 for none.
     pub weight_decay: f64,
-    /// Whether momentum looks ahead, as Nesterov's does.
+    /// True if momentum looks ahead, as Nesterov's does.
     pub nesterov: bool,
 }
 

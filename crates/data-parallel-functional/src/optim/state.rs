@@ -161,7 +161,8 @@ fn check(params: &[(&str, &Var)], sums: &[Bucket], rates: &[f64]) -> Result<()> 
         bail!("{all} parameters and {} rates", rates.len())
     }
     for part in sums.iter().flat_map(|bucket| bucket.parts.iter()) {
-        let (number, len) = (part.parameter, part.range.len());
+        let number = part.parameter;
+        let len = part.range.len();
         let Some((name, param)) = params.get(number) else {
             bail!("a gradient of parameter {number}, there are {all}")
         };
@@ -201,14 +202,15 @@ fn data<'a>(bucket: &'a Bucket, state: &'a mut [BucketMemory]) -> Result<Vec<Dat
                 _ => bail!("the optimizer's state is that of another optimizer or network"),
             };
             let state: Vec<Tensor> = state.iter_mut().map(tensor).collect::<Result<_>>()?;
-            let data = parts.map(|part| {
-                Ok(Data::Gpu {
-                    sum: sums.narrow(0, part.range.start, part.range.len())?,
-                    state: state.clone(),
-                    first: part.range.start,
+            parts
+                .map(|part| {
+                    Ok(Data::Gpu {
+                        sum: sums.narrow(0, part.range.start, part.range.len())?,
+                        state: state.clone(),
+                        first: part.range.start,
+                    })
                 })
-            });
-            data.collect()
+                .collect()
         }
     }
 }

@@ -1,11 +1,11 @@
-//! How exactly values are computed: the arithmetic of convolutions, the type of values between operations, and
+//! The precision of computations: the arithmetic of convolutions, the type of values between operations, and
 //! whether a run repeats bit for bit. On the CPU everything is f32 and repeats.
 
 use std::sync::{PoisonError, RwLock};
 
 use candle_core::Device;
 
-/// How GPUs multiply in convolutions, and what they keep. Matrix products are always f32.
+/// The precision with which GPUs multiply in convolutions and keep values. Matrix products are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Precision {
     /// f32 throughout.
@@ -57,7 +57,7 @@ pub fn set_precision(precision: Precision) {
     change(|arithmetic| arithmetic.precision = precision);
 }
 
-/// Whether GPUs may only use algorithms that give the same bits every time. In the book:
+/// With `true`, GPUs only use algorithms that give the same bits every time. In the book:
 /// `torch.use_deterministic_algorithms`.
 ///
 /// ```
@@ -88,10 +88,10 @@ pub fn describe_arithmetic(device: &Device) -> String {
     }
 }
 
-/// Whether the convolutions of this process may use Winograd's algorithm in passes that begin from now on; the default
-/// is true. It rounds a little more than a plain sum: to some millionths of the largest value. So an output may miss an
-/// exact 0, which matters to a ReLU right after a convolution without a bias. The 5 × 5 convolution with pooling gives
-/// exact zeros.
+/// With `true`, the convolutions of this process may use Winograd's algorithm in passes that begin from now on; the
+/// default is `true`. It rounds a little more than a plain sum: to some millionths of the largest value. So an output
+/// may miss an exact 0, which matters to a ReLU right after a convolution without a bias. The 5 × 5 convolution with
+/// pooling gives exact zeros.
 ///
 /// ```
 /// functional::set_winograd(false);
