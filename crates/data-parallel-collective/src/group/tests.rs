@@ -486,7 +486,7 @@ impl ProcessGroup for Threads {
     }
 }
 
-/// The members of processes with so many members each.
+/// The members of processes; `layout` has the number of members of each.
 fn in_processes(layout: &[usize], options: GroupOptions) -> Vec<Member> {
     let seats = group(layout.len(), GroupOptions::default())
         .into_iter()

@@ -17,7 +17,7 @@ __device__ inline void write(__nv_bfloat16* to, float v) { *to = __float2bfloat1
     const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; \
     if (i >= n) return;
 
-// So many numbers are 16 bytes, the most that a thread reads or writes at once.
+// Number of values in 16 bytes, the most that a thread reads or writes at once.
 constexpr int WIDE = 16 / sizeof(real);
 
 // A thread takes WIDE neighbours of n elements, or what is left of them: `count` from element `at` on.

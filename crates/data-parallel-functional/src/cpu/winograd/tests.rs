@@ -3,7 +3,7 @@
 use super::*;
 use crate::cpu::case::{Case, LENET};
 
-/// A case with images of so many rows and columns, and so many channels before and behind the convolution.
+/// A case with images of `size` rows and columns, and `channels` before and behind the convolution.
 fn case(batch: usize, size: (usize, usize), channels: (usize, usize)) -> Case {
     Case {
         batch,

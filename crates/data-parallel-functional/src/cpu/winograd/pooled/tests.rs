@@ -34,7 +34,7 @@ impl Case {
 
 /// Images that end anywhere in a tile, a window or a vector.
 fn cases() -> Vec<Case> {
-    // images of so many rows and columns, and so many channels before and behind the convolution
+    // images of `size` rows and columns, and `channels` before and behind the convolution
     let case = |batch, size: (usize, usize), channels: (usize, usize), bias| Case {
         batch,
         height: size.0,
