@@ -113,9 +113,7 @@ fn a_file_that_may_not_grow_is_as_a_full_disk() -> Result<()> {
     let args = |steps: usize, name: &str| {
         let out = out(name);
         let out = out.display();
-        format!(
-            "--limit-train {steps} --batch-size 1 --gpus 1 --out {out}"
-        )
+        format!("--limit-train {steps} --batch-size 1 --gpus 1 --out {out}")
     };
     ends("true;", "concise", &args(2, "one"), 0, &["test acc: "])?;
     let size = std::fs::metadata(out("one").join("checkpoint.safetensors"))?.len();
