@@ -272,7 +272,8 @@ impl Options {
             LrSchedule::Constant => String::new(),
             _ => format!(" in {} steps", self.steps(run)),
         };
-        let (name, warmup) = (schedule.get_name(), self.warmup);
+        let name = schedule.get_name();
+        let warmup = self.warmup;
         format!("schedule {name}{steps}\nwarmup {warmup}")
     }
 

@@ -19,7 +19,8 @@ pub(crate) fn in_processes<T>(
     let processes = Arc::new(options.processes()?);
     let result = train(processes.clone()).map_err(as_bad_input);
     let processes = Arc::into_inner(processes).expect("the network was dropped");
-    let (alone, rank) = (processes.are_one(), processes.rank());
+    let alone = processes.are_one();
+    let rank = processes.rank();
     let ended = result.and_then(|trained| {
         processes.finish()?;
         Ok(trained)

@@ -39,7 +39,9 @@ pub fn train(options: &Options) -> Result<Summary> {
         let started = start_run(processes, options, &BOOK)?;
         let mut run = started.run;
         // Initialize the network on all devices
-        let (how, world, init) = (started.how, &started.world, Initializer::Normal(0.01));
+        let how = started.how;
+        let world = &started.world;
+        let init = Initializer::Normal(0.01);
         let net = DataParallel::with(how, world, init, options.run.seed, |vb| resnet18(10, vb))?;
         let mut trainer = Trainer::new(&net, cross_entropy, options.sgd(run.lr))
             .schedule(options.schedule(&run))

@@ -1,4 +1,4 @@
-//! Whether all replicas have the same parameters, in this process and in the others.
+//! True if all replicas have the same parameters, in this process and in the others.
 
 use bytemuck::cast_slice;
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -35,7 +35,8 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
     let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
         return Ok(());
     };
-    let (of_first, of_other) = (all[0].as_chunks::<4>().0, all[other].as_chunks::<4>().0);
+    let of_first = all[0].as_chunks::<4>().0;
+    let of_other = all[other].as_chunks::<4>().0;
     let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
     let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
         let error =

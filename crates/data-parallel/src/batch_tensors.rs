@@ -16,7 +16,8 @@ impl BatchTensors {
     /// # Errors
     /// If two tensors have different numbers of examples.
     pub fn new(x: &impl Batch, y: &impl Batch) -> Result<Self> {
-        let (x, y) = (tensors(x)?, tensors(y)?);
+        let x = tensors(x)?;
+        let y = tensors(y)?;
         let examples = num_examples_of(&x, &y)?;
         Ok(Self { x, y, examples })
     }

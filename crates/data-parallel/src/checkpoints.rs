@@ -118,7 +118,7 @@ impl<'a> From<&'a Trainer> for Vec<&'a Trainer> {
 /// What a program does when a checkpoint cannot be written.
 type FailedWrite = Box<dyn FnMut(&candle_core::Error) + Send>;
 
-/// Whether a run may be in the folder already.
+/// True if a run may be in the folder already.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Start {
     /// It goes on.
@@ -281,7 +281,7 @@ impl Checkpoints {
         }
     }
 
-    /// Ends [`epochs`](Self::epochs) when so many have passed since the best one, before a restart or after it.
+    /// Ends [`epochs`](Self::epochs) when this many epochs have passed since the best one, before a restart or after it.
     pub fn patience(self, epochs: usize) -> Self {
         lock(&self.progress).patience = Some(epochs);
         self
@@ -290,7 +290,8 @@ impl Checkpoints {
     /// The epochs of 1 to `all` that are left. None follows once training is to end, as
     /// [`Trainer::stop_when`] and [`patience`](Self::patience) say.
     pub fn epochs(&self, all: usize) -> impl Iterator<Item = usize> + use<> {
-        let (progress, flags) = (self.progress.clone(), self.flags.clone());
+        let progress = self.progress.clone();
+        let flags = self.flags.clone();
         let first = lock(&progress).history.len() + 1;
         // each number once: where an epoch was not ended, the minibatches of the next are an error
         (first..=all).take_while(move |_| {
@@ -352,7 +353,8 @@ impl Checkpoints {
         if !self.writes {
             return Ok(());
         }
-        let (number, keep) = (self.number(&trainers), self.keep);
+        let number = self.number(&trainers);
+        let keep = self.keep;
         let checkpoint = content::collect(&self.net, &trainers, &self.own, &lock(&self.progress))?;
         self.tried = number;
         let replaces = self.replaces;
@@ -477,12 +479,12 @@ impl Checkpoints {
         self.net.set_state(&state)
     }
 
-    /// Whether training was told to end, by [`Trainer::stop_when`]. Then a program may leave out its evaluation.
+    /// True if training was told to end, by [`Trainer::stop_when`]. Then a program may leave out its evaluation.
     pub fn is_stopping(&self) -> bool {
         self.flags.iter().any(Flags::is_stopping)
     }
 
-    /// Whether training was told to end inside of the present epoch, so that some of its minibatches were not given.
+    /// True if training was told to end inside of the present epoch, so that some of its minibatches were not given.
     pub fn is_cut(&self) -> bool {
         lock(&self.progress).is_cut(self.is_stopping())
     }
@@ -561,7 +563,8 @@ impl Checkpoints {
     /// Lets the first process write into the folder. Returns whether it was written: an error of the disk is told to the
     /// program where it wants that.
     fn written(&mut self, write: impl FnOnce(&mut CheckpointFolder) -> Result<()>) -> Result<bool> {
-        let (folder, tell) = (&mut self.folder, &mut self.on_failed_write);
+        let folder = &mut self.folder;
+        let tell = &mut self.on_failed_write;
         let written = self.net.processes.of_first(|| {
             let folder = folder
                 .as_mut()
@@ -580,7 +583,8 @@ impl Checkpoints {
     /// Writes the parameters and running statistics of the network. The ones of the epoch that was the best before stay
     /// until a checkpoint knows the new ones.
     fn save_best(&mut self) -> Result<()> {
-        let (state, progress) = (self.net.state_dict()?, self.progress.clone());
+        let state = self.net.state_dict()?;
+        let progress = self.progress.clone();
         let path = self.path.join(BEST).display().to_string();
         lock(&progress).best_crc32 = None; // if it cannot be written, the best epoch has no parameters
         self.written(|folder| {
@@ -637,7 +641,7 @@ fn name_best(folder: &Folder, known: Option<u32>) -> Result<()> {
     }
 }
 
-/// Whether a file could not be written, and the run has its folder all the same.
+/// True if a file could not be written, and the run has its folder all the same.
 fn is_of_the_disk(error: &candle_core::Error) -> bool {
     io_kind(error).is_some() && find::<CheckpointError>(error).is_none()
 }

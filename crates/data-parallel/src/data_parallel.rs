@@ -100,7 +100,8 @@ impl DataParallel {
         seed: u64,
         network: impl Fn(VarBuilder<'_>) -> Result<N> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let (devices, processes) = (place.devices(), place.processes());
+        let devices = place.devices();
+        let processes = place.processes();
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
         devices::check_max_cpu_isa()?;
@@ -115,13 +116,18 @@ impl DataParallel {
             cores: Arc::new(Cores::new(k)),
             one_process: processes.are_one(),
         };
-        let (mut workers, mut states) = (Vec::new(), Vec::<NetworkState>::new());
+        let mut workers = Vec::new();
+        let mut states = Vec::<NetworkState>::new();
         let all_memberships = memberships(&processes, &how, k)?;
         let first = &all_memberships[0].gradients;
-        let (first_rank, all) = (first.rank(), first.size());
+        let first_rank = first.rank();
+        let all = first.size();
         for (i, (memberships, device)) in all_memberships.into_iter().zip(devices).enumerate() {
-            let (network, how, device) = (network.clone(), how.clone(), device.clone());
-            let (shared, first) = (shared.clone(), states.first().cloned());
+            let network = network.clone();
+            let how = how.clone();
+            let device = device.clone();
+            let shared = shared.clone();
+            let first = states.first().cloned();
             let name = devices::device_name(i, &device);
             let make = move |name: &str| {
                 devices::threads::set_passes_at_once(k.min(devices::cores()));
@@ -314,7 +320,8 @@ impl DataParallel {
 
     /// As [`load_state_dict`](Self::load_state_dict), where all replicas are to have the statistics of the first.
     pub(crate) fn set_state(&self, state: &[(String, Tensor)]) -> Result<()> {
-        let (mut found, own) = (state.iter().cloned().collect(), self.tensors());
+        let mut found = state.iter().cloned().collect();
+        let own = self.tensors();
         weights::settle_counts(&mut found, &own)?;
         let tensors = weights::take(found, &own)?;
         for state in &*self.states {
@@ -367,7 +374,8 @@ impl DataParallel {
     /// processes the replicas are is not a setting, except with NCCL.
     pub fn settings(&self) -> String {
         let weights = lock(&self.weights);
-        let (k, how) = (weights.len(), &self.how);
+        let k = weights.len();
+        let how = &self.how;
         let split = if weights.iter().all(|weight| *weight == weights[0]) {
             "even".to_owned()
         } else {
@@ -426,7 +434,7 @@ impl DataParallel {
         part.expect("the replicas of a process are among all, with a weight for each")
     }
 
-    /// Whether both are the same network.
+    /// True if both are the same network.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.workers, &other.workers)
     }
@@ -444,7 +452,9 @@ impl DataParallel {
     /// # Errors
     /// If there is not one weight above 0 for each replica, or a replica has ended.
     pub fn set_split(&self, weights: &[f64]) -> Result<()> {
-        let (n, all, k) = (weights.len(), lock(&self.weights).len(), self.devices.len());
+        let n = weights.len();
+        let all = lock(&self.weights).len();
+        let k = self.devices.len();
         ensure!(
             n == all,
             "{n} weights for {all} replicas; give one for each"
@@ -469,7 +479,8 @@ impl DataParallel {
 
     /// Splits a part of a minibatch that has `total` examples in all processes into a shard for each replica, on its device.
     pub(crate) fn scatter(&self, data: &BatchTensors, total: usize) -> Result<Vec<BatchTensors>> {
-        let (n, weights) = (data.examples, lock(&self.weights).clone());
+        let n = data.examples;
+        let weights = lock(&self.weights).clone();
         if weights.iter().all(|weight| *weight == weights[0]) {
             return self.split(data, &self.shares_here(n));
         }
@@ -524,7 +535,7 @@ impl DataParallel {
         self.workers.on_each(inputs, job)
     }
 
-    /// Whether a replica takes no step any more.
+    /// True if a replica takes no step any more.
     pub(crate) fn has_failed(&self) -> bool {
         self.workers.have_failed()
     }

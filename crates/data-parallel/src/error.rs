@@ -53,7 +53,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether an error is [`Disagreement`](Self::Disagreement).
+    /// True if an error is [`Disagreement`](Self::Disagreement).
     pub fn is_disagreement(error: &candle_core::Error) -> bool {
         find::<Disagreement>(error).is_some()
     }

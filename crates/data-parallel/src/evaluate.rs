@@ -96,7 +96,8 @@ fn sums_here<M: Minibatches, const N: usize>(
     let mut sums = [0.0; N];
     for batch in data_iter.minibatches(|data| net.part(data)) {
         let (x, y) = batch?;
-        let (data, metric) = (BatchTensors::new(&x, &y)?, metric.clone());
+        let data = BatchTensors::new(&x, &y)?;
+        let metric = metric.clone();
         let of_shards = net.infer_on_each(&data, move |replica, shard| {
             metric(&replica.infer(&shard.x)?, &with_tensors(&y, shard.y)?)
         })?;

@@ -35,7 +35,7 @@ impl World {
         &self.processes
     }
 
-    /// Whether this is the first process, which prints and writes.
+    /// True if this is the first process, which prints and writes.
     pub fn is_first(&self) -> bool {
         self.processes.rank() == 0
     }

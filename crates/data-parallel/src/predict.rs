@@ -90,7 +90,8 @@ impl Predicted {
             let entry = entries.remove(name);
             entry.with_context(|| format!("predict: a process has brought no {name}"))
         };
-        let (examples, fingerprint) = (take(EXAMPLES)?, take(FINGERPRINT)?);
+        let examples = take(EXAMPLES)?;
+        let fingerprint = take(FINGERPRINT)?;
         let tensors = (0..).map_while(|i| entries.remove(&i.to_string()));
         Ok(Self {
             examples: examples.to_vec1()?,
@@ -155,7 +156,8 @@ fn to_host(tensor: &Tensor) -> Result<Tensor> {
 
 /// An error unless outputs and targets of a minibatch go together with those of the first one.
 fn check_alike(first: &[Tensor], these: &[Tensor], minibatch: usize) -> Result<()> {
-    let (all, found) = (first.len() - 1, these.len() - 1);
+    let all = first.len() - 1;
+    let found = these.len() - 1;
     ensure!(
         found == all,
         "predict: minibatch {minibatch} has {found} targets, the first has {all}"

@@ -64,7 +64,8 @@ impl Processes {
     /// the launcher has started.
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
         let processes = Self::of(mpi::process_group(timeout)?);
-        let (seen, launched) = (processes.count(), devices::launched());
+        let seen = processes.count();
+        let launched = devices::launched();
         if let Some((variable, started)) = launched.filter(|(_, started)| *started != seen) {
             bail!(
                 "{variable} is {started}, and MPI sees {seen}: start the program with the launcher of the MPI that it was \
@@ -130,7 +131,7 @@ impl Processes {
         }
     }
 
-    /// Whether there is no other.
+    /// True if there is no other.
     pub fn are_one(&self) -> bool {
         self.world.is_none()
     }
@@ -246,7 +247,8 @@ impl Processes {
     pub fn agree(&self, what: &str, said: &str) -> Result<()> {
         let all = self.gather(said.as_bytes())?;
         let text = |i: usize| String::from_utf8_lossy(&all[i]);
-        let (first, differs) = (text(0), (1..all.len()).find(|i| all[*i] != all[0]));
+        let first = text(0);
+        let differs = (1..all.len()).find(|i| all[*i] != all[0]);
         let Some(i) = differs else { return Ok(()) };
         let other = text(i);
         let mut lines = first.lines().zip(other.lines());

@@ -23,9 +23,9 @@ pub struct Replication {
     pub reduce_on: ReduceOn,
     /// The size of a bucket: gradients that are summed together. A parameter is never cut.
     pub bucket_bytes: usize,
-    /// Whether a bucket is summed as soon as it is complete, while the backward pass goes on.
+    /// True if a bucket is summed as soon as it is complete, while the backward pass goes on.
     pub overlap: bool,
-    /// Whether batch norm takes its statistics over the whole minibatch. That is so for
+    /// True if batch norm takes its statistics over the whole minibatch. That is so for
     /// [`layers::BatchNorm2d`](crate::layers::BatchNorm2d) and the norms of `functional`. The norms of
     /// candle-nn take the statistics of one replica's part. A network without a norm of this crate or of
     /// `functional` does not train: its step is an error.
@@ -33,7 +33,7 @@ pub struct Replication {
     /// Then replicas without an example run the network as well, because the others wait for them. This works
     /// with the operations of `functional`; candle's own need an example on each replica.
     pub sync_bn: bool,
-    /// Whether a step may leave parameters out, as stochastic depth does. A parameter that no replica uses in a step
+    /// True if a step may leave parameters out, as stochastic depth does. A parameter that no replica uses in a step
     /// keeps its value and its optimizer state, as in PyTorch. On a GPU each step then waits for the sums. Without this,
     /// such a parameter is an error.
     pub allow_unused: bool,

@@ -48,7 +48,8 @@ impl DataParallel {
                 mib(k * largest)
             ),
         };
-        let (all, count) = (mib(sizes.iter().sum()), sizes.len());
+        let all = mib(sizes.iter().sum());
+        let count = sizes.len();
         let s = if count == 1 { "" } else { "s" };
         let line = format!("all-reduce: {algorithm}, {all} in {count} bucket{s}, {takes}");
         Ok((k > 1 || !self.processes.are_one()).then_some(line))

@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-/// From 1 down to 0 along half a cosine, in so many steps; 0 after them.
+/// From 1 down to 0 along half a cosine, in `steps` steps; 0 after them.
 ///
 /// ```
 /// let lr = data_parallel::schedule::cosine(100);
@@ -13,12 +13,12 @@ pub fn cosine(steps: usize) -> impl Fn(usize) -> f64 + Clone {
     move |step| (1.0 + libm::cos(PI * done(step, steps))) / 2.0
 }
 
-/// From 1 down to 0 along a line, in so many steps; 0 after them.
+/// From 1 down to 0 along a line, in `steps` steps; 0 after them.
 pub fn linear(steps: usize) -> impl Fn(usize) -> f64 + Clone {
     move |step| 1.0 - done(step, steps)
 }
 
-/// Multiplied by `factor` after `every` so many steps.
+/// Multiplied by `factor` after every `every` steps.
 ///
 /// ```
 /// let lr = data_parallel::schedule::step(30, 0.1);

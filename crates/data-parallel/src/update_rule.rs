@@ -57,7 +57,7 @@ impl UpdateRule {
         self.lr.unwrap_or_else(|| self.optimizer.lr()) * factor
     }
 
-    /// A line that tells the schedule of so many steps from others: the factor of the last one, and a sum of all.
+    /// A line that tells the schedule of the first `taken` steps from others: the factor of the last one, and a sum of all.
     pub fn schedule_line(&self, taken: usize) -> String {
         let Some(schedule) = &self.schedule else {
             return "schedule none".to_owned();
@@ -102,7 +102,7 @@ impl UpdateRule {
         Ok(())
     }
 
-    /// Whether each parameter is trained.
+    /// True if each parameter is trained.
     pub fn trained(&self) -> Vec<bool> {
         self.rates.iter().map(|rate| *rate != 0.0).collect()
     }
@@ -112,7 +112,8 @@ impl UpdateRule {
     /// # Errors
     /// If the learning rate is negative or no finite number.
     pub fn of_step(&self, step: usize) -> Result<StepRule> {
-        let (lr, number) = (self.lr_of(step), step + 1);
+        let lr = self.lr_of(step);
+        let number = step + 1;
         ensure!(
             lr.is_finite() && lr >= 0.0,
             "the learning rate of step {number} is {lr}; expected a finite number, 0 or more"

@@ -13,7 +13,7 @@ pub struct Epoch {
     pub score: f64,
     /// The time of its training, without the evaluation.
     pub seconds: f64,
-    /// Whether no epoch before had such a large score.
+    /// True if no epoch before had such a large score.
     pub is_best: bool,
 }
 

@@ -106,7 +106,7 @@ impl Progress {
                 .map_or(0.0, |since| since.elapsed().as_secs_f64())
     }
 
-    /// Whether the minibatches of the present epoch ended early, because training is to end; not where the program took
+    /// True if the minibatches of the present epoch ended early, because training is to end; not where the program took
     /// fewer, or others.
     pub fn is_cut(&self, is_stopping: bool) -> bool {
         self.cut || is_stopping && self.given < self.of
@@ -118,7 +118,7 @@ impl Progress {
         self.asked_at = Some(self.given);
     }
 
-    /// Whether no minibatch follows. If `save_every` was called after the last one, it decides, because what it wrote is
+    /// True if no minibatch follows. If `save_every` was called after the last one, it decides, because what it wrote is
     /// then the state between two minibatches.
     fn ends_here(&self, flags: &[Flags]) -> bool {
         let wanted = flags.iter().any(Flags::is_stopping);
@@ -147,7 +147,7 @@ impl Progress {
         self.history.iter().rfind(|epoch| epoch.is_best)
     }
 
-    /// Whether too many epochs have passed since the best one.
+    /// True if too many epochs have passed since the best one.
     pub fn is_out_of_patience(&self) -> bool {
         let since = self.best().map(|best| self.history.len() - best.epoch);
         self.patience
@@ -156,7 +156,9 @@ impl Progress {
     }
 
     pub fn position_text(&self) -> String {
-        let (given, before, seconds) = (self.given, self.before, self.seconds_so_far());
+        let given = self.given;
+        let before = self.before;
+        let seconds = self.seconds_so_far();
         format!("{given} {before} {seconds:?}")
     }
 
@@ -176,7 +178,8 @@ impl Progress {
         let mut progress = Self::default();
         for line in history.lines() {
             let mut words = line.split(' ');
-            let (loss, score) = (number(words.next())?, number(words.next())?);
+            let loss = number(words.next())?;
+            let score = number(words.next())?;
             progress.seconds = number(words.next())?;
             progress.end_epoch(loss, score);
         }

@@ -29,7 +29,7 @@ use candle_core::{DType, Error, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 use functional::{Network, Value};
 
-/// PyTorch's for a linear or convolutional layer, of which each output has so many inputs.
+/// PyTorch's for a linear or convolutional layer, each output of which has this many inputs.
 fn evenly(inputs: usize) -> Init {
     let up = 1.0 / (inputs as f64).sqrt();
     Init::Uniform { lo: -up, up }
@@ -76,7 +76,7 @@ impl Conv2d {
         Self::rectangular(inputs, outputs, [kernel, kernel], vb)
     }
 
-    /// As [`new`](Self::new), with a kernel of so many rows and columns. With `[1, k]` and images of one row it is a
+    /// As [`new`](Self::new), with a kernel of `[rows, columns]`. With `[1, k]` and images of one row it is a
     /// convolution in one dimension: (B, 1, T, inputs) to (B, 1, T', outputs). [`padding`](Self::padding) would also add
     /// rows there: pad such an input itself.
     ///

@@ -64,7 +64,8 @@ impl Embedding {
     /// # candle_core::Result::Ok(())
     /// ```
     pub fn new(tokens: usize, features: usize, vb: VarBuilder<'_>) -> Result<Self> {
-        let (mean, stdev) = (0.0, 1.0);
+        let mean = 0.0;
+        let stdev = 1.0;
         Ok(Self {
             name: vb.prefix(),
             weight: vb.get_with_hints((tokens, features), "weight", Init::Randn { mean, stdev })?,

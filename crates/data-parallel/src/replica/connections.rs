@@ -30,16 +30,16 @@ pub(crate) struct Connections {
     /// If batch norm is over the whole minibatch.
     pub norms: Option<Arc<Norms>>,
     device: Device,
-    /// Whether a step may leave parameters out.
+    /// True if a step may leave parameters out.
     allow_unused: bool,
 }
 
 /// The sums of the gradients of all replicas.
 pub(crate) struct GradientSums {
     pub buckets: Vec<Bucket>,
-    /// Whether all are known to be finite.
+    /// True if all are known to be finite.
     pub are_finite: bool,
-    /// Whether any replica used each parameter that is trained.
+    /// True if any replica used each parameter that is trained.
     pub used: Vec<bool>,
 }
 
@@ -62,7 +62,7 @@ impl Connections {
         })
     }
 
-    /// Whether all replicas of this process say yes.
+    /// True if all replicas of this process say yes.
     pub fn all_agree(&mut self, yes: bool) -> Result<bool> {
         let answers = self.agreement.all_gather(yes)?;
         Ok(answers.into_iter().all(|yes| yes))
@@ -111,7 +111,8 @@ impl Connections {
 
     /// Waits for the sums of all gradients of a slot.
     pub fn sums(&self, slot: &Slot) -> Result<GradientSums> {
-        let (mut buckets, mut are_finite) = (Vec::new(), true);
+        let mut buckets = Vec::new();
+        let mut are_finite = true;
         for _ in slot.gradients.layout() {
             let Summed { bucket, is_finite } = self.reducer.sum()?;
             buckets.push(bucket);

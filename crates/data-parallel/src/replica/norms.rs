@@ -19,7 +19,7 @@ pub(crate) struct Norms {
     member: Mutex<Option<Member>>,
     /// Why a sum failed.
     failure: Mutex<Option<collective::Error>>,
-    /// Whether a norm has summed.
+    /// True if a norm has summed.
     used: AtomicBool,
     cores: Arc<Cores>,
 }
@@ -39,7 +39,7 @@ impl Norms {
         lock(&self.failure).clone()
     }
 
-    /// Whether a norm of the network has summed here.
+    /// True if a norm of the network has summed here.
     pub fn are_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }

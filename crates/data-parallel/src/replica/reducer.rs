@@ -38,7 +38,7 @@ enum SumsFrom {
 /// A bucket with the sums of all replicas.
 pub(crate) struct Summed {
     pub bucket: Bucket,
-    /// Whether all are known to be finite.
+    /// True if all are known to be finite.
     pub is_finite: bool,
 }
 

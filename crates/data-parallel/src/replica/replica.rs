@@ -53,7 +53,7 @@ pub(crate) struct Replica {
     /// Its number among the replicas of all processes.
     rank: usize,
     shared: Shared,
-    /// Whether other replicas wait for this one. If it fails then, it leaves them.
+    /// True if other replicas wait for this one. If it fails then, it leaves them.
     pub in_step: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Replica {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub cores: Arc<Cores>,
-    /// Whether no other process has replicas of this network.
+    /// True if no other process has replicas of this network.
     pub one_process: bool,
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct StepJob {
     pub minibatches_before: usize,
     /// What the sums of this step are divided by if this is its last minibatch; otherwise the gradients wait.
     pub step_with: Option<f64>,
-    /// Whether gradients of candle's operations are compared with finite differences, where they are new.
+    /// True if gradients of candle's operations are compared with finite differences, where they are new.
     pub checks_gradients: bool,
-    /// Whether numbers that are not finite are errors.
+    /// True if numbers that are not finite are errors.
     pub checks_numbers: bool,
     /// Set where a replica cannot compute, before it hands in its last gradients: then no replica takes the step.
     pub dropped: AtomicBool,
@@ -406,7 +406,8 @@ impl Replica {
     /// The network's output in inference, with a first dimension for the examples.
     pub fn infer_rows(&mut self, shard: &BatchTensors) -> Result<Tensor> {
         let y_hat = self.infer(&shard.x)?;
-        let (dims, examples) = (y_hat.dims(), shard.examples);
+        let dims = y_hat.dims();
+        let examples = shard.examples;
         ensure!(
             dims.first() == Some(&examples),
             "the outputs have shape {dims:?}, expected a first dimension of {examples}, the examples"

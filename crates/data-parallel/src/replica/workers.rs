@@ -20,9 +20,9 @@ type Job = Box<dyn FnOnce(&mut Replica) + Send>;
 /// The thread of one replica; it ends when this is dropped.
 pub(crate) struct Worker {
     pub name: String,
-    /// Whether the replica stands still: `drop` no longer waits for its thread.
+    /// True if the replica stands still: `drop` no longer waits for its thread.
     given_up: AtomicBool,
-    /// Whether the replica has left the groups, after an error: it takes no step any more.
+    /// True if the replica has left the groups, after an error: it takes no step any more.
     left: Arc<AtomicBool>,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -79,7 +79,8 @@ impl Worker {
         job: impl FnOnce(&mut Replica) -> Result<T> + Send + 'static,
         done: impl FnOnce(Result<T>) + Send + 'static,
     ) {
-        let (name, left) = (self.name.clone(), self.left.clone());
+        let name = self.name.clone();
+        let left = self.left.clone();
         let job: Job = Box::new(move |replica| {
             replica.in_step = false;
             let result = or_panic(|| job(replica)).map_err(|error| {
@@ -113,7 +114,7 @@ pub(crate) struct Workers {
     pub all: Vec<Worker>,
     /// How long replicas wait for each other.
     pub timeout: Option<Duration>,
-    /// Whether no other process has replicas of this network.
+    /// True if no other process has replicas of this network.
     pub one_process: bool,
     /// Held while a job is handed out, so that all replicas get the jobs of several threads in one order.
     pub order: Mutex<()>,
@@ -135,7 +136,8 @@ impl Workers {
         let mut results = Vec::new();
         let order = lock(&self.order);
         for (i, (worker, input)) in self.all.iter().zip(inputs).enumerate() {
-            let (job, done) = (job.clone(), done.clone());
+            let job = job.clone();
+            let done = done.clone();
             let answer = move |result| _ = done.send((i, result)); // fails where `on_each` gave up
             worker.run(move |replica| job(replica, input), answer);
             results.push(None);
@@ -159,7 +161,7 @@ impl Workers {
         }
     }
 
-    /// Whether a replica takes no step any more.
+    /// True if a replica takes no step any more.
     pub fn have_failed(&self) -> bool {
         let has_failed = |worker: &Worker| {
             worker.left.load(Ordering::Relaxed) || worker.given_up.load(Ordering::Relaxed)
@@ -221,7 +223,7 @@ fn of_the_group(error: &candle_core::Error) -> Option<&collective::Error> {
     find(error)
 }
 
-/// Whether the error says only that another replica is gone or late.
+/// True if the error says only that another replica is gone or late.
 fn missed_a_peer(error: &candle_core::Error) -> bool {
     use collective::Error::{PeerLeft, TimedOut};
     matches!(of_the_group(error), Some(PeerLeft { .. } | TimedOut { .. }))

@@ -21,7 +21,7 @@ pub(crate) fn checked(count: &CountOf, data: &BatchTensors) -> Result<f64> {
     Ok(counted)
 }
 
-/// Whether it can be added to other counts.
+/// True if it can be added to other counts.
 fn is_count(number: f64) -> bool {
     number.is_finite() && number >= 0.0
 }

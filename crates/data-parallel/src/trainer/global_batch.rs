@@ -31,7 +31,7 @@ pub(crate) struct Agreed {
     /// The part of this process.
     pub data: BatchTensors,
     pub global: GlobalCounts,
-    /// Whether one of the processes wants to stop: then all do so after this step.
+    /// True if one of the processes wants to stop: then all do so after this step.
     pub stops: bool,
 }
 

@@ -65,7 +65,8 @@ impl Losses {
             self.since_mean.add(&read);
             self.of_epoch.add(&read);
             let StepLabel { number, lr } = read.note;
-            let (loss, has_mean) = (read.mean, read.divisor > 0.0);
+            let loss = read.mean;
+            let has_mean = read.divisor > 0.0;
             if checks && has_mean && !loss.is_finite() {
                 return Err(Kind::Diverged.says(format!(
                     "step {number}, at learning rate {lr:?}: the loss is {loss}. The step was taken; try a smaller rate, \

@@ -15,7 +15,7 @@ use crate::update_rule::UpdateRule;
 pub(crate) struct Slots {
     /// Of each replica.
     all: Vec<Arc<Mutex<Slot>>>,
-    /// Whether each parameter of the network is trained in them.
+    /// True if each parameter of the network is trained in them.
     trained: Vec<bool>,
 }
 
@@ -25,8 +25,10 @@ impl Slots {
     /// # Errors
     /// If a parameter cannot be trained, the state does not fit, or there is no memory for it.
     pub fn new(net: &DataParallel, rule: &UpdateRule, state: &NamedState) -> Result<Self> {
-        let (trained, state) = (rule.trained(), state.clone());
-        let (names, how) = (rule.optimizer.state(), net.how.clone());
+        let trained = rule.trained();
+        let state = state.clone();
+        let names = rule.optimizer.state();
+        let how = net.how.clone();
         let of_job = trained.clone();
         let make = move |replica: &mut Replica, ()| {
             let slot = Slot::new(&replica.state, &of_job, &how, names, &state)?;
@@ -36,7 +38,7 @@ impl Slots {
         Ok(Self { all, trained })
     }
 
-    /// Whether they are there, for the parameters that the rule trains.
+    /// True if they are there, for the parameters that the rule trains.
     pub fn are_for(&self, rule: &UpdateRule) -> bool {
         !self.all.is_empty() && self.trained == rule.trained()
     }

@@ -31,7 +31,7 @@ pub(crate) struct CheckedState {
     pub of_trainer: Option<TrainerState>,
     /// Running statistics of other replicas.
     pub buffers: Vec<CheckedBuffer>,
-    /// Whether the state has running statistics of replicas, here or in other processes.
+    /// True if the state has running statistics of replicas, here or in other processes.
     pub has_buffers: bool,
 }
 
@@ -179,13 +179,14 @@ impl Trainer {
         Ok(())
     }
 
-    /// The optimizer state in `state`, after so many steps of each parameter.
+    /// The optimizer state in `state`, after this many steps of each parameter.
     ///
     /// # Errors
     /// If something is missing, is left over, has another size, or is NaN; also of parameters that are frozen now.
     fn named_state(&self, state: &BTreeMap<String, Tensor>, steps: &[i64]) -> Result<NamedState> {
         let params: Vec<&(String, Var)> = self.net.states[0].parameters().collect();
-        let (all, found) = (params.len(), steps.len());
+        let all = params.len();
+        let found = steps.len();
         ensure!(
             found == all,
             "steps: of {found} parameters, the network has {all}"
@@ -212,7 +213,8 @@ impl Trainer {
                     ensure!(*steps == 0, "the checkpoint has no {entry}");
                     continue;
                 };
-                let (found, expected) = (tensor.elem_count(), var.elem_count());
+                let found = tensor.elem_count();
+                let expected = var.elem_count();
                 ensure!(
                     found == expected,
                     "{entry} has {found} elements, the parameter {expected}"
@@ -266,7 +268,8 @@ impl DataParallel {
                 let Some(tensor) = state.get(&name) else {
                     continue;
                 };
-                let (shape, expected) = (tensor.dims(), buffer.dims());
+                let shape = tensor.dims();
+                let expected = buffer.dims();
                 ensure!(
                     shape == expected && tensor.dtype() == buffer.dtype(),
                     "{name} has shape {shape:?} and type {:?}, expected {expected:?} and {:?}",

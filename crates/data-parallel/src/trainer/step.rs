@@ -130,7 +130,8 @@ impl Trainer {
             Err(error) => return Err(self.failed(error)),
         };
         let refused = trained.iter().find_map(|trained| trained.refused.clone());
-        let (mut losses, mut shards) = (Vec::new(), Vec::new());
+        let mut losses = Vec::new();
+        let mut shards = Vec::new();
         for shard in trained.into_iter().filter_map(|trained| trained.shard) {
             losses.push(shard.loss);
             shards.extend(shard.outputs.zip(shard.labels));
@@ -223,7 +224,8 @@ impl Trainer {
         if self.waiting.minibatches == 0 {
             return Ok(());
         }
-        let (rule, divisor) = (self.rule_of_step()?, self.waiting.divisor);
+        let rule = self.rule_of_step()?;
+        let divisor = self.waiting.divisor;
         if divisor == 0.0 {
             self.slots.forget_gradients(&self.net)?;
             let lost = self.nothing_waits();

@@ -42,9 +42,9 @@ pub struct Trainer {
     pub(crate) rule: UpdateRule,
     /// Minibatches of a step.
     pub(crate) accumulate: usize,
-    /// Whether steps compare the gradients of candle's operations with finite differences.
+    /// True if steps compare the gradients of candle's operations with finite differences.
     pub(crate) checks_gradients: bool,
-    /// Whether numbers that are not finite are errors.
+    /// True if numbers that are not finite are errors.
     pub(crate) checks_numbers: bool,
     pub(crate) losses: Losses,
     /// Lines of the program's own on which the result depends.
@@ -159,7 +159,8 @@ impl Trainer {
         losses: impl Fn(&N, &[Value], &[Tensor]) -> Result<Value> + Send + Sync + 'static,
         optimizer: impl Optimizer + 'static,
     ) -> Result<Self> {
-        let (built, expected) = (net.network_type.name, std::any::type_name::<N>());
+        let built = net.network_type.name;
+        let expected = std::any::type_name::<N>();
         ensure!(
             net.network_type.id == TypeId::of::<N>(),
             "the network was built as {built}, the loss takes a {expected}"
@@ -253,7 +254,7 @@ impl Trainer {
         self
     }
 
-    /// Whether the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
+    /// True if the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
     /// the network and in the loss with finite differences, as [`functional::GradientChecks`] does. A wrong gradient is an
     /// error, except of a frozen parameter. Default: true.
     pub fn check_gradients(self, checks: bool) -> Self {
@@ -263,7 +264,7 @@ impl Trainer {
         }
     }
 
-    /// Whether NaN and infinity are errors. Default: true.
+    /// True if NaN and infinity are errors. Default: true.
     ///
     /// On the CPU they are one in `x` and `y`, in the loss, in the sums of the gradients, and in running statistics: the
     /// step is not taken. On a GPU they are one in a loss, up to 256 steps after its step, so that the host does not wait
@@ -363,7 +364,7 @@ impl Trainer {
         self.steps
     }
 
-    /// Whether no minibatch waits for the step: then a checkpoint is whole.
+    /// True if no minibatch waits for the step: then a checkpoint is whole.
     pub fn is_between_steps(&self) -> bool {
         self.waiting.minibatches == 0
     }
@@ -405,7 +406,7 @@ impl Trainer {
         Ok(std::mem::take(&mut self.losses.of_epoch))
     }
 
-    /// Whether losses that are NaN or infinite are errors.
+    /// True if losses that are NaN or infinite are errors.
     pub(crate) fn checks_numbers(&self) -> bool {
         self.checks_numbers
     }
