@@ -8,8 +8,7 @@ use anyhow::Result;
 use candle_nn::VarBuilder;
 use concise::layers::{Conv2d, Linear};
 use concise::schedule::{cosine, warmup};
-use concise::{DataParallel, Initializer, Link, Sgd, Trainer, evaluate_accuracy_gpus};
-use data_parallel::Algorithm;
+use concise::{Algorithm, DataParallel, Initializer, Link, Sgd, Trainer, evaluate_accuracy_gpus};
 use dataset::{Data, Dataset};
 use functional::{Network, Value, cross_entropy};
 

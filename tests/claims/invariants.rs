@@ -244,7 +244,13 @@ fn each_public_name_of_the_library_has_a_page() -> Result<()> {
             pages += &fs::read_to_string(path)?;
         }
     }
-    pages += &all_of("examples")?;
+    for folder in [
+        "examples",
+        "crates/data-parallel/examples",
+        "tests/own_project",
+    ] {
+        pages += &all_of(folder)?;
+    }
     let words: BTreeSet<&str> = pages
         .split(|c: char| !c.is_alphanumeric() && c != '_')
         .collect();

@@ -29,7 +29,7 @@ mod train;
 
 pub use data_parallel::evaluate_accuracy as evaluate_accuracy_gpus; // the book's name
 pub use data_parallel::{
-    DataParallel, Initializer, Link, Replication, Sgd, Trainer, layers, schedule,
+    Algorithm, DataParallel, Initializer, Link, Replication, Sgd, Trainer, layers, schedule,
 };
 pub use {d2l, dataset};
 
