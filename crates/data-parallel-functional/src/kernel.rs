@@ -164,11 +164,6 @@ pub(crate) trait Kernel<B: Backend> {
         dx: &mut [Grad<'_, B>],
     ) -> Result<()>;
 
-    /// Its name in a trace: its type.
-    fn name(&self) -> &'static str {
-        std::any::type_name::<Self>()
-    }
-
     /// The type of `y` and of its gradient.
     fn element(&self) -> B::Element {
         B::Element::default()

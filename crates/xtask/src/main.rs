@@ -29,17 +29,12 @@ enum Command {
     /// One contender of a measurement, in a process of its own
     #[command(hide = true)]
     Contend(bench::ours::Contend),
-    /// One recording of bench cores, in a process of its own
-    #[command(hide = true)]
-    Record(bench::cores::Record),
 }
 
 #[derive(Subcommand)]
 enum Bench {
     /// Training steps on the CPU: this project, PyTorch, candle, Burn
     Cpu(bench::CpuOptions),
-    /// Training steps on more cores than there are, simulated from a recording on one
-    Cores(bench::cores::CoresOptions),
     /// All-reduce on the CPU: every algorithm, x += 1, Open MPI
     Allreduce(bench::allreduce::AllReduceOptions),
     /// A checkpoint, compared with the steps between two
@@ -51,14 +46,12 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(options)) => bench::cpu(&options),
-        Command::Bench(Bench::Cores(options)) => bench::cores::cores(&options),
         Command::Bench(Bench::Allreduce(options)) => bench::allreduce::allreduce(&options),
         Command::Bench(Bench::Checkpoints(options)) => bench::checkpoints::checkpoints(&options),
         Command::Bench(Bench::Checks) => bench::checks::checks(),
         Command::GpuCheck(options) => gpu::check(&options),
         Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
-        Command::Record(job) => bench::cores::record(&job),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -25,7 +25,6 @@ pub(crate) fn mask(y: &[f32], dy: &mut [f32]) {
 }
 
 /// [`mask`], by chunks.
-#[track_caller]
 pub(crate) fn mask_all(y: &[f32], dy: &mut [f32]) {
     for_each_chunk(
         dy,

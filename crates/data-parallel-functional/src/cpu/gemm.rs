@@ -112,7 +112,6 @@ pub(crate) fn multiply(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) 
 
 /// Like [`multiply`], on as many threads as the budget says: in blocks, and where these are few and the sums are long,
 /// in partial sums that are added in order.
-#[track_caller]
 pub(crate) fn product(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix) {
     let m = a.rows;
     let n = b.columns;
@@ -162,7 +161,6 @@ impl Cut {
     }
 }
 
-#[track_caller]
 fn by_blocks(out: &mut [f32], accumulate: bool, a: Matrix, b: Matrix, cut: &Cut) {
     let m = a.rows;
     let k = a.columns;

@@ -8,25 +8,15 @@
 //! microseconds. So the gradient of a weight has at most 16 partial sums: each of them costs memory and time on any
 //! number of cores. A linear layer is cut in rows and columns, and where these blocks are few and its sums long, in
 //! partial sums (`gemm`). Winograd's panels become narrower where there are few tasks (`winograd`).
-//!
-//! **More cores than there are.** On one thread, events of `tracing` with the target `tasks` tell when each operation,
-//! parallel call and task begins or ends. `xtask bench cores` records them, and simulates the pool on more cores.
-//! Without a subscriber for them they cost a look at a number.
 
 use crate::cpu::budget::{self, THREAD, budget};
 use devices::vectorized;
 use std::marker::PhantomData;
-use std::panic::Location;
-use tracing::Level;
 
 /// Calls `work(i)` for each `i` below `tasks`, on at most [`budget`] threads.
-#[track_caller]
 pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     let threads = budget().min(tasks);
     if threads <= 1 {
-        if tracing::enabled!(target: "tasks", Level::TRACE) {
-            return for_each_traced(tasks, &work);
-        }
         return (0..tasks).for_each(work);
     }
     THREAD.with(|thread| match thread.pool.try_borrow_mut() {
@@ -40,20 +30,8 @@ pub(crate) fn for_each(tasks: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// Like [`for_each`] on this thread, with an event before the tasks and one after each. A subscriber can read a clock
-/// then.
-#[track_caller]
-fn for_each_traced(tasks: usize, work: &dyn Fn(usize)) {
-    tracing::trace!(name: "call", target: "tasks", place = %Location::caller(), tasks);
-    for i in 0..tasks {
-        work(i);
-        tracing::trace!(name: "task", target: "tasks", i);
-    }
-}
-
 /// Calls `work(i, chunk)` for the i-th chunk of `chunk` elements of `out`; the last may be shorter.
 /// Work that is marked `#[inline(always)]` is compiled for the processor's vector instructions.
-#[track_caller]
 pub(crate) fn for_each_chunk<T: Send>(
     out: &mut [T],
     chunk: usize,
@@ -69,7 +47,6 @@ pub(crate) fn for_each_chunk<T: Send>(
 }
 
 /// Like [`for_each_chunk`], with the same elements of N other slices of its length.
-#[track_caller]
 pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
     out: &mut [T],
     others: [&mut [T]; N],
@@ -102,7 +79,6 @@ pub(crate) struct InChunks<'a> {
 }
 
 /// Like [`for_each_chunk`] over two slices of equally many chunks.
-#[track_caller]
 pub(crate) fn for_each_chunk_of_two(
     a: InChunks<'_>,
     b: InChunks<'_>,

@@ -57,7 +57,6 @@ impl<B: Backend> Tape<B> {
             packed: self.entries.iter().map(|_| None).collect(),
         };
         for (i, entry) in self.entries.iter().enumerate() {
-            self.trace("forward", i);
             self.pack(pass, i, &mut saved)?;
             let mut y = B::alloc(&pass.stream, entry.kernel.element(), entry.len)?;
             let inputs = self.inputs(i, &saved);
@@ -79,24 +78,6 @@ impl<B: Backend> Tape<B> {
             }
         }
         Ok(saved)
-    }
-
-    /// An event before entry `i` runs: its kernel, and how many elements it writes and reads.
-    fn trace(&self, pass: &str, i: usize) {
-        let entry = &self.entries[i];
-        let elements = |operand: &Operand| match *operand {
-            Operand::Leaf(i) => self.leaves[i].elem_count(),
-            Operand::Result(i) => self.entries[i].len,
-        };
-        tracing::trace!(
-            name: "operation",
-            target: "tasks",
-            pass,
-            entry = i,
-            kernel = entry.kernel.name(),
-            elements = entry.len,
-            inputs = ?entry.inputs.iter().map(elements).collect::<Vec<_>>(),
-        );
     }
 
     /// The last entry that reads the result of each entry; none for outputs.
@@ -312,7 +293,6 @@ impl<B: Backend> EntryBackward<'_, B> {
         sums: &mut [Option<B::Buffer>],
         writing: &mut Writing<B>,
     ) -> Result<()> {
-        self.tape.trace("backward", self.number);
         let mut dx = self.places(sums, writing);
         let mut inputs = self.tape.inputs(self.number, self.saved);
         inputs.push(self.saved.input(self.number));

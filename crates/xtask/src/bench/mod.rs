@@ -8,7 +8,6 @@ pub mod allreduce;
 pub mod checkpoints;
 pub mod checks;
 pub mod contender;
-pub mod cores;
 mod losses;
 pub mod machine;
 mod networks;

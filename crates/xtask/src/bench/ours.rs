@@ -68,18 +68,6 @@ pub fn with_step(
     }
 }
 
-/// The elements of a network's parameters.
-///
-/// # Errors
-/// If the network cannot be made.
-pub fn parameters(network: Network) -> Result<usize> {
-    let device = devices_of_kind(DeviceKind::Cpu, Some(1))?;
-    let net = DataParallel::new(&device, Initializer::Layers, 0, move |vb| {
-        layers(network, vb)
-    })?;
-    Ok(net.num_parameters())
-}
-
 /// The project's version and candle's.
 pub fn version() -> String {
     let candle = locked(include_str!("../../../../Cargo.lock"), "candle-core");
