@@ -1,4 +1,4 @@
-//! True if all replicas have the same parameters, in this process and in the others.
+//! Compares the parameters of all replicas, in this process and in the others.
 
 use bytemuck::cast_slice;
 use candle_core::{DType, Device, Result, Tensor, Var};

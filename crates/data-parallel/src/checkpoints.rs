@@ -118,7 +118,7 @@ impl<'a> From<&'a Trainer> for Vec<&'a Trainer> {
 /// What a program does when a checkpoint cannot be written.
 type FailedWrite = Box<dyn FnMut(&candle_core::Error) + Send>;
 
-/// True if a run may be in the folder already.
+/// Treatment of a run that is in the folder already.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Start {
     /// It goes on.

@@ -102,7 +102,7 @@ impl UpdateRule {
         Ok(())
     }
 
-    /// True if each parameter is trained.
+    /// For each parameter, true if it is trained.
     pub fn trained(&self) -> Vec<bool> {
         self.rates.iter().map(|rate| *rate != 0.0).collect()
     }

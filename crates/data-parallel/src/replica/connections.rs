@@ -39,7 +39,7 @@ pub(crate) struct GradientSums {
     pub buckets: Vec<Bucket>,
     /// True if all are known to be finite.
     pub are_finite: bool,
-    /// True if any replica used each parameter that is trained.
+    /// For each parameter that is trained, true if any replica used it.
     pub used: Vec<bool>,
 }
 

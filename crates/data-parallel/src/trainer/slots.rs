@@ -15,7 +15,7 @@ use crate::update_rule::UpdateRule;
 pub(crate) struct Slots {
     /// Of each replica.
     all: Vec<Arc<Mutex<Slot>>>,
-    /// True if each parameter of the network is trained in them.
+    /// For each parameter of the network, true if it is trained in them.
     trained: Vec<bool>,
 }
 

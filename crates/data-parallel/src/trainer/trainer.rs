@@ -254,9 +254,9 @@ impl Trainer {
         self
     }
 
-    /// True if the first step, and each later one with a new shape, compares the gradient of each [`functional::candle`] in
-    /// the network and in the loss with finite differences, as [`functional::GradientChecks`] does. A wrong gradient is an
-    /// error, except of a frozen parameter. Default: true.
+    /// Turns the check of gradients on or off. With it the first step, and each later one with a new shape, compares the
+    /// gradient of each [`functional::candle`] in the network and in the loss with finite differences, as
+    /// [`functional::GradientChecks`] does. A wrong gradient is an error, except of a frozen parameter. Default: on.
     pub fn check_gradients(self, checks: bool) -> Self {
         Self {
             checks_gradients: checks,
@@ -264,7 +264,7 @@ impl Trainer {
         }
     }
 
-    /// True if NaN and infinity are errors. Default: true.
+    /// Turns the check of numbers on or off: with it NaN and infinity are errors. Default: on.
     ///
     /// On the CPU they are one in `x` and `y`, in the loss, in the sums of the gradients, and in running statistics: the
     /// step is not taken. On a GPU they are one in a loss, up to 256 steps after its step, so that the host does not wait
