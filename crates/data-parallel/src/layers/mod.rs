@@ -65,7 +65,7 @@ impl Conv2d {
     ///
     /// ```
     /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let conv = data_parallel::layers::Conv2d::new(1, 64, 3, vb)?.padding(1).stride(2);
     /// let x = Value::new(&Tensor::zeros((4, 28, 28, 1), DType::F32, &cpu)?)?;
@@ -82,7 +82,7 @@ impl Conv2d {
     ///
     /// ```
     /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let conv = data_parallel::layers::Conv2d::rectangular(8, 16, [1, 5], vb)?;
     /// let x = Value::new(&Tensor::zeros((4, 1, 100, 8), DType::F32, &cpu)?)?;
@@ -159,7 +159,7 @@ impl Linear {
     ///
     /// ```
     /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let fc = data_parallel::layers::Linear::new(512, 10, vb)?;
     /// let x = Value::new(&Tensor::zeros((4, 512), DType::F32, &cpu)?)?;
@@ -205,7 +205,7 @@ impl BatchNorm2d {
     ///
     /// ```
     /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let bn = data_parallel::layers::BatchNorm2d::new(64, vb)?;
     /// let x = Value::new(&Tensor::zeros((4, 28, 28, 64), DType::F32, &cpu)?)?;

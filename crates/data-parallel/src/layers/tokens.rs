@@ -19,7 +19,7 @@ impl LayerNorm {
     ///
     /// ```
     /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let norm = data_parallel::layers::LayerNorm::new(2, vb)?;
     /// let y = norm.forward(&Value::new(&Tensor::new(&[[10f32, 30.]], &cpu)?)?, true)?;
@@ -56,7 +56,7 @@ impl Embedding {
     ///
     /// ```
     /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
+    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
     /// let embedding = data_parallel::layers::Embedding::new(128, 64, vb)?;
     /// let tokens = Value::new(&Tensor::zeros((8, 32), DType::U32, &cpu)?)?;
