@@ -351,7 +351,7 @@ fn a_job_that_was_killed_goes_on_anywhere() -> Result<()> {
         job.wait()?;
         let go_on = format!("concise --backend mpi --resume {out}");
         let two = under_mpirun(2, &format!("{go_on} --gpus 2"))?;
-        let words = r#"has "replicas 4", this one has "replicas 2"; each minibatch is split over the replicas"#;
+        let words = r#"it has "replicas 4", this one "replicas 2", and each minibatch is split over the replicas"#;
         ends(two, 2, words)?;
         succeeds("concise", &format!("--resume {out}"))?;
         Ok(())

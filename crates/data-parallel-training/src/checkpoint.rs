@@ -367,12 +367,11 @@ pub fn difference(own: &str, other: &str) -> Option<(String, String)> {
     let missing = |line: &&str| !own.lines().any(|own| own == *line);
     let line = other.lines().find(missing)?;
     let key = |line: &str| line.split(' ').next().unwrap_or(line).to_owned();
-    let instead = own
-        .lines()
-        .filter(|own| key(own) == key(line))
-        .collect::<Vec<_>>()
-        .join(", ");
-    Some((instead, line.to_owned()))
+    let same_key = |own: &&str| key(own) == key(line);
+    let mut instead: Vec<&str> = own.lines().filter(same_key).collect();
+    instead.sort_unstable();
+    instead.dedup(); // the library and the program may both have it
+    Some((instead.join(", "), line.to_owned()))
 }
 
 #[cfg(test)]

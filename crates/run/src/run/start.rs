@@ -248,7 +248,7 @@ pub(super) fn settings_of(chosen: &Chosen, options: &Options) -> String {
         format!("arithmetic {device}"),
         format!("batch {}", chosen.sizes.batch),
         format!("lr {}", chosen.lr),
-        format!("data-seed {}", options.seed),
+        format!("seed {}", options.seed),
         format!("init {init}"),
         format!("training-examples {}", chosen.sizes.train),
         format!("test-examples {}", chosen.sizes.test),
