@@ -22,6 +22,7 @@
 mod another_run;
 mod content;
 mod epoch;
+mod folder;
 mod position;
 mod settings;
 
@@ -30,16 +31,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor};
-use devices::{Context, ensure, find, io_kind, lock, wrap};
-use training::{
-    Batch, Checkpoint, CheckpointError, CheckpointFolder, DataIter, Folder, files, weights,
-};
+use devices::{Context, ensure, lock, wrap};
+use training::{Batch, Checkpoint, CheckpointError, CheckpointFolder, DataIter, files, weights};
 
 use crate::data_parallel::DataParallel;
 use crate::trainer::{Flags, Trainer};
 use another_run::{BEST, NEXT_BEST};
 use content::GoesOn;
 pub use epoch::Epoch;
+use folder::{Start, is_of_the_disk, name_best, take};
 use position::{Counted, Position, Progress};
 
 /// The checkpoints of a run, in a folder: the last ones, and the best parameters. A program that is started again goes on
@@ -117,17 +117,6 @@ impl<'a> From<&'a Trainer> for Vec<&'a Trainer> {
 
 /// What a program does when a checkpoint cannot be written.
 type FailedWrite = Box<dyn FnMut(&candle_core::Error) + Send>;
-
-/// Treatment of a run that is in the folder already.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Start {
-    /// It goes on.
-    GoOn,
-    /// It is an error.
-    New,
-    /// It gives way to this one.
-    Replace,
-}
 
 /// Where a checkpoint was written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -596,54 +585,6 @@ impl Checkpoints {
         })?;
         Ok(())
     }
-}
-
-/// Opens and locks the folder, and reads the newest checkpoint if the run goes on, and what is to be said of it.
-fn take(path: &Path, start: Start) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> {
-    let made = std::fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
-    let mut folder = made.with_context(|| format!("cannot make the folder {}", path.display()))?;
-    folder.folder().lock()?;
-    if start != Start::GoOn {
-        if start == Start::New && folder.is_begun()? {
-            let text = format!("{} already holds a run", path.display());
-            return Err(wrap(CheckpointError::OtherRun(text)));
-        }
-        return Ok((folder, None));
-    }
-    folder.folder().remove_partial(&[BEST, NEXT_BEST]);
-    let Some(found) = folder.newest()? else {
-        let best = path.join(BEST);
-        if best.exists() {
-            return Err(wrap(CheckpointError::NoneIsWhole(format!(
-                "{} is there and no checkpoint of its run: move it, or open another folder",
-                best.display()
-            ))));
-        }
-        return Ok((folder, None));
-    };
-    let mut checkpoint = found.checkpoint;
-    if let Some(why) = found.damaged {
-        let note = format!(
-            "{why}; an older checkpoint is taken, after minibatch {}",
-            found.step
-        );
-        checkpoint.texts.insert(content::NOTE.to_owned(), note);
-    }
-    Ok((folder, Some((found.step, checkpoint))))
-}
-
-/// Ends what a run that was killed has begun: gives the parameters of the best epoch their name, if the checkpoint knows
-/// them. Others are of an epoch that comes again.
-fn name_best(folder: &Folder, known: Option<u32>) -> Result<()> {
-    match std::fs::read(folder.path().join(NEXT_BEST)) {
-        Ok(bytes) if Some(crc32fast::hash(&bytes)) == known => folder.rename(NEXT_BEST, BEST),
-        _ => Ok(()),
-    }
-}
-
-/// True if a file could not be written, and the run has its folder all the same.
-fn is_of_the_disk(error: &candle_core::Error) -> bool {
-    io_kind(error).is_some() && find::<CheckpointError>(error).is_none()
 }
 
 fn as_shared<'a>(trainers: &'a [&mut Trainer]) -> Vec<&'a Trainer> {
