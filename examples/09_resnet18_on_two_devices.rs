@@ -16,7 +16,7 @@ fn main() -> anyhow::Result<()> {
 
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (4, 1, 28, 28))?;
     let y = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
-    let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.0));
+    let mut trainer = Trainer::new(&net, data_parallel_functional::cross_entropy, Sgd::new(0.0));
     for (i, (y_hat, _)) in trainer.step(&x, &y)?.shards.iter().enumerate() {
         println!("device {i} computed {:?}", y_hat.dims()); // [2, 10]
     }

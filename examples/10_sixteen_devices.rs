@@ -9,8 +9,8 @@ use candle_nn::VarBuilder;
 use concise::layers::{Conv2d, Linear};
 use concise::schedule::{cosine, warmup};
 use concise::{Algorithm, DataParallel, Initializer, Link, Sgd, Trainer, evaluate_accuracy_gpus};
+use data_parallel_functional::{Network, Value, cross_entropy};
 use dataset::{Data, Dataset};
-use functional::{Network, Value, cross_entropy};
 
 /// A convolution and a linear layer: images (B, 1, 28, 28) to (B, 10).
 fn small_network(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {

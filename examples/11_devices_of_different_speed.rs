@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer};
-use functional::{Network, Value, cross_entropy};
+use data_parallel_functional::{Network, Value, cross_entropy};
 
 /// A small network, images (B, 1, 28, 28) to (B, 10). It applies ReLU `extra` times more. That changes no value, and
 /// takes time.

@@ -14,7 +14,7 @@ use candle_nn::VarBuilder;
 use clap::Parser;
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus};
-use functional::{Network, Value, cross_entropy};
+use data_parallel_functional::{Network, Value, cross_entropy};
 
 /// LeNet 6-16-120-84-10 with max pooling: images (B, 1, 28, 28) to (B, 10).
 fn net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {

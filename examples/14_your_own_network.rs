@@ -7,8 +7,8 @@ use candle_nn::VarBuilder;
 use clap::Parser;
 use concise::layers::{Conv2d, Linear};
 use concise::{DataParallel, Initializer, Sgd, Trainer, evaluate_accuracy_gpus};
+use data_parallel_functional::{Network, Value, cross_entropy};
 use dataset::DataIter;
-use functional::{Network, Value, cross_entropy};
 
 /// Images (B, 1, 28, 28) to the scores of ten classes, (B, 10).
 fn network(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {

@@ -4,6 +4,8 @@
 //! with the reason, where there are none. It is also both programs: `claims --as scratch …` is
 //! `scratch …`, so that a test can look at the exit status of a real process.
 
+extern crate data_parallel_functional as functional;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -34,12 +34,13 @@ fn crates_import_in_no_circle() -> Result<()> {
         let folder = entry?;
         let manifest = fs::read_to_string(folder.path().join("Cargo.toml"))?;
         let dependency = |line: &str| (line.split('.').next().unwrap_or(line).into(), line.into());
-        // others import a crate of the library without the beginning of its package's name
-        let package = folder.file_name().to_string_lossy().into_owned();
-        let name = package.strip_prefix("data-parallel-").unwrap_or(&package);
-        crates.insert(name.to_owned(), manifest.lines().map(dependency).collect());
+        let name = folder.file_name().to_string_lossy().into_owned();
+        crates.insert(name, manifest.lines().map(dependency).collect());
     }
-    ensure!(crates["scratch"].contains_key("functional"), "{crates:?}");
+    ensure!(
+        crates["scratch"].contains_key("data-parallel-functional"),
+        "{crates:?}"
+    );
     floors(&crates).map(drop)
 }
 

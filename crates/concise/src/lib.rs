@@ -6,7 +6,7 @@
 //! let (train_iter, test_iter) = dataset::load_data_fashion_mnist(512)?;
 //! let devices = d2l::devices(2)?;
 //! let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| resnet18(10, vb))?;
-//! let mut trainer = Trainer::new(&net, functional::cross_entropy, Sgd::new(0.2));
+//! let mut trainer = Trainer::new(&net, data_parallel_functional::cross_entropy, Sgd::new(0.2));
 //! for epoch in 1..=10 {
 //!     for batch in train_iter.epoch(epoch) {
 //!         let (x, y) = batch?;
@@ -19,6 +19,8 @@
 //!
 //! The trainer, the replicas and the layers are those of the library [`data_parallel`]; this crate hands on what the
 //! section uses. Here are the network and the program of the section.
+
+extern crate data_parallel_functional as functional;
 
 mod options;
 mod processes;

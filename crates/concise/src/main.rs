@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// Where there is no memory left, the run ends in a line.
 #[global_allocator]
-static MEMORY: functional::Allocator = run::ALLOCATOR;
+static MEMORY: data_parallel_functional::Allocator = run::ALLOCATOR;
 
 fn main() -> ExitCode {
     run::program(&concise::BOOK, concise::train, std::env::args_os())

@@ -23,7 +23,7 @@ impl Residual {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use functional::{Network, Value};
+    /// # use data_parallel_functional::{Network, Value};
     /// # use candle_nn::{VarBuilder, VarMap};
     /// # let (varmap, cpu) = (VarMap::new(), Device::Cpu);
     /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
@@ -83,7 +83,7 @@ pub struct Resnet18 {
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_nn::{VarBuilder, VarMap};
-/// use functional::{Network, Value};
+/// use data_parallel_functional::{Network, Value};
 ///
 /// let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
 /// let net = concise::resnet18(10, vb)?;

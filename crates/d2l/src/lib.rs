@@ -15,6 +15,10 @@
 //! The crate knows no network: LeNet is in `scratch`, ResNet-18 in `concise`. Options, records and checkpoints of a
 //! run are in `run`.
 
+extern crate data_parallel_devices as devices;
+extern crate data_parallel_functional as functional;
+extern crate data_parallel_training as training;
+
 mod accumulator;
 mod animator;
 mod metrics;

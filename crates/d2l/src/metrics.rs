@@ -14,7 +14,7 @@ use crate::accumulator::Accumulator;
 ///
 /// ```
 /// # use dataset::{Data, Options};
-/// # use functional::Value;
+/// # use data_parallel_functional::Value;
 /// let options = Options { data: Some(Data::Synthetic), limit_test: Some(30), limit_train: Some(1), ..Options::default() };
 /// let (_, test_iter) = dataset::load(&options)?.iters(16)?;
 /// let net = |x: &candle_core::Tensor| Value::new(&x.flatten_from(1)?.narrow(1, 0, 10)?); // ten pixels

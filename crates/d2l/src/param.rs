@@ -62,7 +62,7 @@ pub fn backward(l: &Value, params: &[Param]) -> Result<Tensor> {
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
-/// # use functional::Value;
+/// # use data_parallel_functional::Value;
 /// let w = [d2l::Param::new(&Tensor::new(&[3f32], &Device::Cpu)?)?];
 /// d2l::backward(&Value::new(&w[0].sqr()?)?.sum()?, &w)?; // the gradient of w² is 2w = 6
 /// d2l::sgd(&w, 0.5, 2)?;

@@ -13,7 +13,7 @@ use std::str::FromStr;
 /// gives the same bits every time.
 ///
 /// ```
-/// use collective::Algorithm;
+/// use data_parallel_collective::Algorithm;
 /// assert_eq!("ring".parse(), Ok(Algorithm::Ring));
 /// assert_eq!(Algorithm::Ring.to_string(), "ring");
 /// ```
@@ -146,7 +146,7 @@ impl Schedule {
     /// devices do.
     ///
     /// ```
-    /// use collective::{Algorithm, Schedule};
+    /// use data_parallel_collective::{Algorithm, Schedule};
     /// let star = Schedule::new(Algorithm::Star, 3);
     /// assert_eq!(star.rounds[0][0].from, [0, 1, 2]); // the hub sums all in one round,
     /// assert_eq!(star.rounds[1].len(), 2); // and both others copy it in the next
@@ -175,7 +175,7 @@ impl Schedule {
     /// member i has that of chunk i.
     ///
     /// ```
-    /// use collective::{Algorithm, Schedule};
+    /// use data_parallel_collective::{Algorithm, Schedule};
     /// let held = Schedule::reduce_scatter(Algorithm::Owner, 3).held();
     /// assert_eq!([held[1][0][0].to_string(), held[1][1][0].to_string()], ["0+1+2", "1"]);
     /// ```
@@ -189,7 +189,7 @@ impl Schedule {
     /// The second half: each member gets the sums that the [first half](Self::reduce_scatter) left with the others.
     ///
     /// ```
-    /// use collective::{Algorithm, Schedule, cost::Link};
+    /// use data_parallel_collective::{Algorithm, Schedule, cost::Link};
     /// let link = Link { latency: Default::default(), bytes_per_second: 16e9 };
     /// let schedule = Schedule::all_gather(Algorithm::Ring, 4);
     /// let ms = schedule.time(160_000_000, |_, _| link).as_secs_f64() * 1e3;
@@ -233,7 +233,7 @@ impl Schedule {
     /// devices: sums, and copies of the others' chunks. Vectors in shared memory are summed in place.
     ///
     /// ```
-    /// use collective::{Algorithm, Schedule};
+    /// use data_parallel_collective::{Algorithm, Schedule};
     /// let star = Schedule::new(Algorithm::Star, 4);
     /// // the hub: the sum so far, the next one's copy, and their sum; the others: the sum
     /// assert_eq!([star.extra_memory(0, 100), star.extra_memory(1, 100)], [300, 100]);
@@ -261,7 +261,7 @@ impl Schedule {
     /// The schedule as JSON, with the names of the fields: for a page that draws it.
     ///
     /// ```
-    /// use collective::{Algorithm, Schedule};
+    /// use data_parallel_collective::{Algorithm, Schedule};
     /// let json = Schedule::new(Algorithm::Tree, 2).json();
     /// assert!(json.starts_with(r#"{"members":2,"chunks":1,"rounds":[[{"by":0,"from":[0,1],"to":[0],"chunk":0,"in_pairs":false}]"#));
     /// ```
@@ -288,7 +288,7 @@ impl Schedule {
     /// The values of the members before the first round and after each one: `held[round][member][chunk]`.
     ///
     /// ```
-    /// use collective::{Algorithm, Schedule};
+    /// use data_parallel_collective::{Algorithm, Schedule};
     /// let held = Schedule::new(Algorithm::Tree, 4).held();
     /// assert_eq!(held[0][1][0].to_string(), "1"); // its own values
     /// assert_eq!(held.last().unwrap()[1][0].to_string(), "0+1+(2+3)");

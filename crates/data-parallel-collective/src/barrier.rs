@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 ///
 /// ```
 /// use std::time::Duration;
-/// let deadline = collective::Deadline::after(Duration::from_millis(1));
+/// let deadline = data_parallel_collective::Deadline::after(Duration::from_millis(1));
 /// while !deadline.is_over() {
 ///     deadline.nap(std::thread::sleep);
 /// }

@@ -34,7 +34,7 @@ impl Link {
     /// The time in which `k` devices with such links all-reduce `bytes` bytes.
     ///
     /// ```
-    /// use collective::{Algorithm, cost::Link};
+    /// use data_parallel_collective::{Algorithm, cost::Link};
     /// // the book's: 160 MB, four GPUs, 16 GB/s
     /// let link = Link { latency: Default::default(), bytes_per_second: 16e9 };
     /// let ms = |algorithm| link.time(algorithm, 4, 160_000_000).as_secs_f64() * 1e3;
@@ -77,7 +77,7 @@ impl Schedule {
     /// If a sum names a member that does not exist; [`check_rounds`](Self::check_rounds) says so.
     ///
     /// ```
-    /// use collective::{Algorithm, Schedule, cost::Link};
+    /// use data_parallel_collective::{Algorithm, Schedule, cost::Link};
     /// // two hosts with two devices each, and a slow link between the hosts
     /// let link = |from, to| Link {
     ///     latency: Default::default(),

@@ -32,7 +32,7 @@ pub struct GroupOptions {
 /// Makes the `k` members of a group, one for each thread.
 ///
 /// ```
-/// let members = collective::group(2, collective::GroupOptions::default());
+/// let members = data_parallel_collective::group(2, data_parallel_collective::GroupOptions::default());
 /// let sums: Vec<Vec<f32>> = std::thread::scope(|s| {
 ///     let threads: Vec<_> = members
 ///         .into_iter()
@@ -86,7 +86,7 @@ pub fn group_in(
 /// bits may differ.
 ///
 /// ```
-/// use collective::{Schedule, Sum, group_by};
+/// use data_parallel_collective::{Schedule, Sum, group_by};
 /// // member 1 sums, and member 0 copies
 /// let rounds = vec![vec![Sum::new(1, vec![0, 1], 0)], vec![Sum::new(0, vec![1], 0)]];
 /// let members = group_by(Schedule { members: 2, chunks: 1, rounds }, Default::default())?;
@@ -211,11 +211,11 @@ impl Member {
     /// Sums a few values over all members, in rank order; all members get the same bits.
     ///
     /// ```
-    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
     /// let mut values = [0.25, 3.0];
     /// member.sum(&mut values)?;
     /// assert_eq!(values, [0.25, 3.0]);
-    /// # Ok::<(), collective::Error>(())
+    /// # Ok::<(), data_parallel_collective::Error>(())
     /// ```
     ///
     /// # Errors
@@ -235,9 +235,9 @@ impl Member {
     /// The items of all members of this process, in rank order.
     ///
     /// ```
-    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
     /// assert_eq!(member.all_gather("mine")?, ["mine"]);
-    /// # Ok::<(), collective::Error>(())
+    /// # Ok::<(), data_parallel_collective::Error>(())
     /// ```
     ///
     /// # Errors

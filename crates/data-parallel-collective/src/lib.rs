@@ -20,6 +20,8 @@
 //!
 //! This crate handles only vectors and tensors, no gradients and no networks.
 
+extern crate data_parallel_devices as devices;
+
 // `vectors.rs` sends floats as they are in memory, and reads them as little-endian.
 #[cfg(target_endian = "big")]
 compile_error!("collective sends floats between processes in little-endian order");

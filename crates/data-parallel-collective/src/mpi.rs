@@ -38,12 +38,12 @@ use watch::{Call, Calls, Channels, Watch};
 /// end with status 1. From the first call on, a panic in any thread ends all processes too.
 ///
 /// ```no_run
-/// # fn main() -> Result<(), collective::Error> {
-/// let all = collective::mpi::process_group(None)?;
-/// let mut members = collective::group_in(all, 1, Default::default())?;
+/// # fn main() -> Result<(), data_parallel_collective::Error> {
+/// let all = data_parallel_collective::mpi::process_group(None)?;
+/// let mut members = data_parallel_collective::group_in(all, 1, Default::default())?;
 /// let sum = members[0].all_reduce(vec![1.0])?; // as many as there are processes
 /// drop(members);
-/// collective::mpi::finish()
+/// data_parallel_collective::mpi::finish()
 /// # }
 /// ```
 ///

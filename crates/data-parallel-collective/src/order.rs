@@ -44,7 +44,7 @@ impl SumOrder {
     /// The order for processes, given the number of members of each.
     ///
     /// ```
-    /// let order = collective::SumOrder::new(&[3, 1], Default::default());
+    /// let order = data_parallel_collective::SumOrder::new(&[3, 1], Default::default());
     /// assert_eq!(order.vectors, [2, 1]); // 0+1 and 2, and 3
     /// let additions = order.additions.iter().map(|addition| (addition.to, addition.other));
     /// assert!(additions.eq([(1, 2), (0, 1)])); // (0+1) + (2+3)
@@ -98,7 +98,7 @@ impl SumOrder {
     ///
     /// ```
     /// let mut vectors = [1.0, 2.0, 10.0, 20.0, 100.0, 200.0]; // 0+1 and 2 of a process, 3 of another
-    /// collective::SumOrder::new(&[3, 1], Default::default()).sum(&mut vectors, 2);
+    /// data_parallel_collective::SumOrder::new(&[3, 1], Default::default()).sum(&mut vectors, 2);
     /// assert_eq!(vectors[..2], [111.0, 222.0]);
     /// ```
     ///

@@ -13,7 +13,7 @@ use candle_core::Device;
 ///
 /// ```
 /// use candle_core::Device;
-/// assert_eq!(collective::connect(&[Device::Cpu, Device::Cpu]), None); // there is nothing to connect
+/// assert_eq!(data_parallel_collective::connect(&[Device::Cpu, Device::Cpu]), None); // there is nothing to connect
 /// ```
 pub fn connect(devices: &[Device]) -> Option<String> {
     platform::connect(devices)

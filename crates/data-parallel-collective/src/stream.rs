@@ -11,9 +11,9 @@ use candle_core::{Device, Result, Tensor};
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use collective::CommunicationStream;
+/// use data_parallel_collective::CommunicationStream;
 /// let stream = CommunicationStream::beside(&Device::Cpu)?;
-/// let mut member = collective::group(1, Default::default()).remove(0);
+/// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
 /// let data = stream.take(Tensor::new(&[1f32, 2.], &Device::Cpu)?)?;
 /// let sum = stream.give_back(member.all_reduce_tensor(&data)?)?;
 /// assert_eq!(sum.to_vec1::<f32>()?, [1., 2.]);

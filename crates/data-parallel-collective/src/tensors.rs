@@ -25,7 +25,7 @@ impl Member {
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
-    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
     /// let data = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
     /// assert_eq!(member.all_reduce_tensor(&data)?.to_vec1::<f32>()?, [1., 2.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -49,10 +49,10 @@ impl Member {
     /// members. Each member checks the sums that it adds, while they are in its cache.
     ///
     /// ```
-    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
     /// assert_eq!(member.all_reduce_finite(vec![1.0, 2.0])?, (vec![1.0, 2.0], true));
     /// assert!(!member.all_reduce_finite(vec![1.0, f32::NAN])?.1);
-    /// # Ok::<(), collective::Error>(())
+    /// # Ok::<(), data_parallel_collective::Error>(())
     /// ```
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Member {
     /// have the bits of an all-reduce with the order of the group: star, or else that of owner and tree.
     ///
     /// ```
-    /// let members = collective::group(2, Default::default());
+    /// let members = data_parallel_collective::group(2, Default::default());
     /// let sums = std::thread::scope(|s| {
     ///     let threads = members.into_iter().map(|mut member| {
     ///         s.spawn(move || member.reduce_scatter(vec![1.0 + member.rank() as f32; 32]).unwrap())
@@ -100,9 +100,9 @@ impl Member {
     /// The [parts](Self::part) of all members as one vector: the second half of an all-reduce.
     ///
     /// ```
-    /// let mut member = collective::group(1, Default::default()).remove(0);
+    /// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
     /// assert_eq!(member.all_gather_parts(vec![1.0, 2.0])?, [1.0, 2.0]);
-    /// # Ok::<(), collective::Error>(())
+    /// # Ok::<(), data_parallel_collective::Error>(())
     /// ```
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Member {
     /// members, which begin at multiples of 16.
     ///
     /// ```
-    /// let members = collective::group(3, Default::default());
+    /// let members = data_parallel_collective::group(3, Default::default());
     /// let parts: Vec<_> = members.iter().map(|member| member.part(100)).collect();
     /// assert_eq!(parts, [0..32, 32..64, 64..100]);
     /// ```

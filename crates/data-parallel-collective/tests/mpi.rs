@@ -2,6 +2,8 @@
 //! processes when one fails. Each test starts this binary as the ranks of a job. That all end when a rank is killed,
 //! stopped or computes without end is a claim of the programs (tests/claims/several_processes.rs).
 
+extern crate data_parallel_collective as collective;
+
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::process::{Command, ExitCode, exit};

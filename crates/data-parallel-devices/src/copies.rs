@@ -13,7 +13,7 @@ use crate::names::{on_devices, on_replica};
 /// once.
 ///
 /// ```
-/// devices::synchronize(&devices::devices(2)?)?;
+/// data_parallel_devices::synchronize(&data_parallel_devices::devices(2)?)?;
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn synchronize(devices: &[Device]) -> Result<()> {
@@ -25,7 +25,7 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
 /// reads. The host does not wait. On the CPU it does nothing.
 ///
 /// ```
-/// devices::barrier(&devices::devices(2)?)?;
+/// data_parallel_devices::barrier(&data_parallel_devices::devices(2)?)?;
 /// # candle_core::Result::Ok(())
 /// ```
 ///
@@ -46,8 +46,8 @@ pub fn barrier(devices: &[Device]) -> Result<()> {
 /// record a reader on another GPU: the memory of the tensor may be allocated again during the copy.
 ///
 /// ```
-/// let ones = candle_core::Tensor::new(&[1f32, 1.0], &devices::try_gpu(0))?;
-/// assert_eq!(devices::to_device(&ones, &devices::try_gpu(1))?.to_vec1::<f32>()?, [1.0, 1.0]);
+/// let ones = candle_core::Tensor::new(&[1f32, 1.0], &data_parallel_devices::try_gpu(0))?;
+/// assert_eq!(data_parallel_devices::to_device(&ones, &data_parallel_devices::try_gpu(1))?.to_vec1::<f32>()?, [1.0, 1.0]);
 /// # candle_core::Result::Ok(())
 /// ```
 ///
@@ -65,8 +65,8 @@ pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 /// this memory changes it.
 ///
 /// ```
-/// let x = candle_core::Tensor::new(&[1f32, 2.0, 3.0], &devices::try_gpu(0))?;
-/// let last = devices::view_to_device(&x.narrow(0, 2, 1)?, &devices::try_gpu(1))?;
+/// let x = candle_core::Tensor::new(&[1f32, 2.0, 3.0], &data_parallel_devices::try_gpu(0))?;
+/// let last = data_parallel_devices::view_to_device(&x.narrow(0, 2, 1)?, &data_parallel_devices::try_gpu(1))?;
 /// assert_eq!(last.to_vec1::<f32>()?, [3.0]);
 /// # candle_core::Result::Ok(())
 /// ```

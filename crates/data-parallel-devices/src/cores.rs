@@ -63,7 +63,7 @@ impl GivenCores {
     /// little. A single core with hyperthreads has two.
     ///
     /// ```
-    /// let given = devices::GivenCores { threads: 16, hyperthreads: 16, cores: 8, allowed: (0..16).collect() };
+    /// let given = data_parallel_devices::GivenCores { threads: 16, hyperthreads: 16, cores: 8, allowed: (0..16).collect() };
     /// assert_eq!(given.default_threads(), 8);
     /// ```
     pub fn default_threads(&self) -> usize {
@@ -73,7 +73,7 @@ impl GivenCores {
     /// True if a quota allows fewer threads than there are hyperthreads.
     ///
     /// ```
-    /// let given = devices::GivenCores { threads: 2, hyperthreads: 8, cores: 8, allowed: (0..8).collect() };
+    /// let given = data_parallel_devices::GivenCores { threads: 2, hyperthreads: 8, cores: 8, allowed: (0..8).collect() };
     /// assert!(given.has_quota());
     /// ```
     pub fn has_quota(&self) -> bool {
@@ -88,7 +88,7 @@ impl GivenCores {
 /// changes nothing. The affinity is that of the thread which makes this call: threads that it starts inherit it.
 ///
 /// ```
-/// let given = devices::given_cores();
+/// let given = data_parallel_devices::given_cores();
 /// assert!(given.default_threads() <= given.threads);
 /// ```
 pub fn given_cores() -> &'static GivenCores {
@@ -113,7 +113,7 @@ fn cpu_list(list: &str) -> Option<BTreeSet<u32>> {
 /// [`limit_cores`] allows. Of two hyperthreads of a core one is used, unless that leaves fewer than two threads.
 ///
 /// ```
-/// assert!(devices::cores() >= 1);
+/// assert!(data_parallel_devices::cores() >= 1);
 /// ```
 pub fn cores() -> usize {
     match LIMIT.load(Ordering::Relaxed) {
@@ -126,13 +126,13 @@ pub fn cores() -> usize {
 /// run at the same time are not used, because threads without a core only wait for each other.
 ///
 /// ```
-/// devices::limit_cores(Some(1));
-/// assert_eq!(devices::cores(), 1);
-/// devices::limit_cores(Some(100_000));
-/// assert_eq!(devices::cores(), devices::given_cores().threads);
-/// devices::limit_cores(Some(0));
-/// assert_eq!(devices::cores(), 1);
-/// devices::limit_cores(None);
+/// data_parallel_devices::limit_cores(Some(1));
+/// assert_eq!(data_parallel_devices::cores(), 1);
+/// data_parallel_devices::limit_cores(Some(100_000));
+/// assert_eq!(data_parallel_devices::cores(), data_parallel_devices::given_cores().threads);
+/// data_parallel_devices::limit_cores(Some(0));
+/// assert_eq!(data_parallel_devices::cores(), 1);
+/// data_parallel_devices::limit_cores(None);
 /// ```
 pub fn limit_cores(limit: Option<usize>) {
     let limit = limit.map_or(0, |n| n.clamp(1, given_cores().threads));
@@ -142,8 +142,8 @@ pub fn limit_cores(limit: Option<usize>) {
 /// The share of the [`cores`] that each of `replicas` has: at least one.
 ///
 /// ```
-/// assert_eq!(devices::cores_each(1), devices::cores());
-/// assert_eq!(devices::cores_each(100_000), 1);
+/// assert_eq!(data_parallel_devices::cores_each(1), data_parallel_devices::cores());
+/// assert_eq!(data_parallel_devices::cores_each(100_000), 1);
 /// ```
 pub fn cores_each(replicas: usize) -> usize {
     (cores() / replicas.max(1)).max(1)

@@ -15,10 +15,10 @@ use candle_core::{Error, Result};
 /// An error of candle's type that holds `error`, which [`find`] finds there.
 ///
 /// ```
-/// use devices::Panicked;
-/// let error = devices::wrap(Panicked("no memory".into())); // of another type
+/// use data_parallel_devices::Panicked;
+/// let error = data_parallel_devices::wrap(Panicked("no memory".into())); // of another type
 /// assert_eq!(error.to_string(), "it panicked: no memory");
-/// assert!(devices::find::<Panicked>(&error).is_some());
+/// assert!(data_parallel_devices::find::<Panicked>(&error).is_some());
 /// ```
 pub fn wrap(error: impl StdError + Send + Sync + 'static) -> Error {
     // the one variant whose content can be asked for its type, and that says no more than its content
@@ -94,7 +94,7 @@ impl StdError for InContext {
 /// Says in which context an error came, in one line: `context: cause`. candle's own `Context` takes a line for each.
 ///
 /// ```
-/// use devices::Context;
+/// use data_parallel_devices::Context;
 ///
 /// let missing = std::fs::File::open("/no/such/file").context("cannot read the labels");
 /// assert!(missing.unwrap_err().to_string().starts_with("cannot read the labels: No such file"));

@@ -49,7 +49,7 @@ impl FromStr for DeviceKind {
 /// GPU `i` if it exists, else the CPU ("GPUs").
 ///
 /// ```
-/// assert!(devices::try_gpu(1_000).is_cpu());
+/// assert!(data_parallel_devices::try_gpu(1_000).is_cpu());
 /// ```
 pub fn try_gpu(i: usize) -> Device {
     gpu::open(i).unwrap_or(Device::Cpu)
@@ -58,7 +58,7 @@ pub fn try_gpu(i: usize) -> Device {
 /// All GPUs, or the CPU if there is none ("GPUs").
 ///
 /// ```
-/// assert!(!devices::try_all_gpus().is_empty());
+/// assert!(!data_parallel_devices::try_all_gpus().is_empty());
 /// ```
 pub fn try_all_gpus() -> Vec<Device> {
     let (gpus, _) = open_gpus(usize::MAX);
@@ -72,7 +72,7 @@ pub fn try_all_gpus() -> Vec<Device> {
 /// the CPU k times.
 ///
 /// ```
-/// let devices = devices::devices(2)?;
+/// let devices = data_parallel_devices::devices(2)?;
 /// assert_eq!(devices.len(), 2); // [cuda(0), cuda(1)], [cuda(0), cuda(0)] or [cpu(0), cpu(1)]
 /// # candle_core::Result::Ok(())
 /// ```
@@ -88,8 +88,8 @@ pub fn devices(k: usize) -> Result<Vec<Device>> {
 /// each GPU, or one.
 ///
 /// ```
-/// let devices = devices::devices_of_kind(devices::DeviceKind::Cpu, Some(3))?;
-/// assert_eq!(devices::device_names(&devices), "[cpu(0), cpu(1), cpu(2)]");
+/// let devices = data_parallel_devices::devices_of_kind(data_parallel_devices::DeviceKind::Cpu, Some(3))?;
+/// assert_eq!(data_parallel_devices::device_names(&devices), "[cpu(0), cpu(1), cpu(2)]");
 /// # candle_core::Result::Ok(())
 /// ```
 ///

@@ -17,7 +17,7 @@ pub fn register_gpu_cache(empty: fn()) {
 /// waits for the GPU. On the CPU it does nothing.
 ///
 /// ```
-/// devices::empty_gpu_cache();
+/// data_parallel_devices::empty_gpu_cache();
 /// ```
 pub fn empty_gpu_cache() {
     if let Some(empty) = EMPTY.get() {
@@ -30,7 +30,7 @@ pub fn empty_gpu_cache() {
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// let zeros = devices::retry_with_empty_cache(|| Tensor::zeros(2, DType::F32, &Device::Cpu))?;
+/// let zeros = data_parallel_devices::retry_with_empty_cache(|| Tensor::zeros(2, DType::F32, &Device::Cpu))?;
 /// assert_eq!(zeros.dims(), [2]);
 /// # candle_core::Result::Ok(())
 /// ```

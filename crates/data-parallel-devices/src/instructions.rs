@@ -151,7 +151,7 @@ static CHOICE: LazyLock<Choice> = LazyLock::new(|| {
 /// allows.
 ///
 /// ```
-/// let name = devices::instruction_set().name();
+/// let name = data_parallel_devices::instruction_set().name();
 /// assert!(["scalar", "neon", "avx2", "avx512"].contains(&name));
 /// ```
 pub fn instruction_set() -> InstructionSet {
@@ -183,7 +183,7 @@ pub fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
 /// call are `#[inline(always)]`, and loops replace iterators with closures.
 ///
 /// ```
-/// let sum = devices::vectorized(#[inline(always)] || (1..=4).sum::<i32>());
+/// let sum = data_parallel_devices::vectorized(#[inline(always)] || (1..=4).sum::<i32>());
 /// assert_eq!(sum, 10);
 /// ```
 #[inline(always)]

@@ -7,7 +7,7 @@
 //! This crate uses candle and no other crate of the project. It knows no network, no gradient and no sum.
 //!
 //! ```
-//! let devices = devices::devices(2)?; // [cuda(0), cuda(1)], [cuda(0), cuda(0)] or [cpu(0), cpu(1)]
+//! let devices = data_parallel_devices::devices(2)?; // [cuda(0), cuda(1)], [cuda(0), cuda(0)] or [cpu(0), cpu(1)]
 //! assert_eq!(devices.len(), 2);
 //! # candle_core::Result::Ok(())
 //! ```

@@ -11,7 +11,7 @@ use crate::panics::or_panic;
 ///
 /// ```
 /// use candle_core::Device;
-/// assert_eq!(devices::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
+/// assert_eq!(data_parallel_devices::device_names(&[Device::Cpu, Device::Cpu]), "[cpu(0), cpu(1)]");
 /// ```
 pub fn device_names(devices: &[Device]) -> String {
     let names: Vec<String> = devices
@@ -25,7 +25,7 @@ pub fn device_names(devices: &[Device]) -> String {
 /// The name of the device of replica `i`, as in [`device_names`].
 ///
 /// ```
-/// assert_eq!(devices::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
+/// assert_eq!(data_parallel_devices::device_name(1, &candle_core::Device::Cpu), "cpu(1)");
 /// ```
 pub fn device_name(i: usize, device: &Device) -> String {
     match device.location() {
@@ -42,7 +42,7 @@ pub fn device_name(i: usize, device: &Device) -> String {
 /// use candle_core::{Device, Result, bail};
 ///
 /// let fails = || -> Result<()> { bail!("no memory") };
-/// let failed = devices::on_replica(1, &Device::Cpu, fails);
+/// let failed = data_parallel_devices::on_replica(1, &Device::Cpu, fails);
 /// assert!(failed.unwrap_err().to_string().starts_with("replica cpu(1): no memory"));
 /// ```
 ///
@@ -60,7 +60,7 @@ pub fn on_replica<T>(i: usize, device: &Device, f: impl FnOnce() -> Result<T>) -
 /// use candle_core::{Device, Result};
 ///
 /// let sum = || -> Result<()> { panic!("there is no sum") };
-/// let failed = devices::on_devices("all-reduce", &[Device::Cpu, Device::Cpu], sum);
+/// let failed = data_parallel_devices::on_devices("all-reduce", &[Device::Cpu, Device::Cpu], sum);
 /// let line = "all-reduce on [cpu(0), cpu(1)]: it panicked: there is no sum";
 /// assert_eq!(failed.unwrap_err().to_string(), line);
 /// ```

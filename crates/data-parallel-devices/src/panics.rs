@@ -40,7 +40,7 @@ impl From<Panicked> for Error {
 /// Runs `f`, and returns its panic, if it panics.
 ///
 /// ```
-/// let panicked = devices::catch_panic(|| [1, 2][devices::cores() + 1]).unwrap_err();
+/// let panicked = data_parallel_devices::catch_panic(|| [1, 2][data_parallel_devices::cores() + 1]).unwrap_err();
 /// assert!(panicked.to_string().starts_with("it panicked: index out of bounds"));
 /// ```
 pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked> {
@@ -50,7 +50,7 @@ pub fn catch_panic<T>(f: impl FnOnce() -> T) -> std::result::Result<T, Panicked>
 /// Runs `f`. If it panics, the panic is the error.
 ///
 /// ```
-/// let panics = devices::or_panic(|| -> candle_core::Result<()> { panic!("image 7 is broken") });
+/// let panics = data_parallel_devices::or_panic(|| -> candle_core::Result<()> { panic!("image 7 is broken") });
 /// assert_eq!(panics.unwrap_err().to_string(), "it panicked: image 7 is broken");
 /// ```
 ///

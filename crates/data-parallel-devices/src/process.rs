@@ -9,7 +9,7 @@ use crate::cores::{GivenCores, given_cores};
 /// one process, however many tasks the job has. None if there is no launcher.
 ///
 /// ```
-/// assert_eq!(devices::launched(), None); // cargo test
+/// assert_eq!(data_parallel_devices::launched(), None); // cargo test
 /// ```
 pub fn launched() -> Option<(&'static str, usize)> {
     let variables = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
@@ -48,7 +48,7 @@ impl Process {
     /// impossible, the first ones have one more.
     ///
     /// ```
-    /// let second_of_three = devices::Process { rank: 1, of: 3, local_rank: 1, on_machine: 3, on_cores: 3 };
+    /// let second_of_three = data_parallel_devices::Process { rank: 1, of: 3, local_rank: 1, on_machine: 3, on_cores: 3 };
     /// assert_eq!(second_of_three.replicas(4), 2..3); // 0 and 1, 2, 3
     /// ```
     pub fn replicas(self, all: usize) -> Range<usize> {
@@ -76,7 +76,7 @@ impl Process {
     /// each process to cores of its own, they are not divided once more.
     ///
     /// ```
-    /// assert_eq!(devices::Process::ALONE.share_of_cores(2), None);
+    /// assert_eq!(data_parallel_devices::Process::ALONE.share_of_cores(2), None);
     /// ```
     pub fn share_of_cores(self, all: usize) -> Option<usize> {
         self.share_of(given_cores(), all)

@@ -19,9 +19,9 @@ pub enum StorageMut<'a> {
 ///
 /// ```
 /// use candle_core::{CpuStorage, Device, Tensor};
-/// use devices::StorageMut;
+/// use data_parallel_devices::StorageMut;
 /// let x = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
-/// let old = devices::with_storage_mut(&x, |memory, _layout| match memory {
+/// let old = data_parallel_devices::with_storage_mut(&x, |memory, _layout| match memory {
 ///     StorageMut::Cpu(CpuStorage::F32(floats)) => Ok(std::mem::replace(&mut floats[1], 3.)),
 ///     _ => candle_core::bail!("expected an f32 tensor on the CPU"),
 /// })?;

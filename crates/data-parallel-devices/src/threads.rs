@@ -20,8 +20,8 @@ thread_local! {
 /// a budget of its own. It is 1 until set; 0 counts as 1, and more than 1024 as 1024.
 ///
 /// ```
-/// devices::threads::set_default(2);
-/// assert_eq!(devices::threads::budget(), 2);
+/// data_parallel_devices::threads::set_default(2);
+/// assert_eq!(data_parallel_devices::threads::budget(), 2);
 /// ```
 pub fn set_default(n: usize) {
     DEFAULT.store(n.clamp(1, MOST_THREADS), Ordering::Relaxed);
@@ -30,7 +30,7 @@ pub fn set_default(n: usize) {
 /// The number of threads that an operation called from this thread may use.
 ///
 /// ```
-/// assert_eq!(devices::threads::budget(), 1);
+/// assert_eq!(data_parallel_devices::threads::budget(), 1);
 /// ```
 pub fn budget() -> usize {
     BUDGET
@@ -41,8 +41,8 @@ pub fn budget() -> usize {
 /// Sets the budget of this thread for as long as it lives; 0 counts as 1, and more than 1024 as 1024.
 ///
 /// ```
-/// devices::threads::set_budget(3);
-/// assert_eq!(devices::threads::budget(), 3);
+/// data_parallel_devices::threads::set_budget(3);
+/// assert_eq!(data_parallel_devices::threads::budget(), 3);
 /// ```
 pub fn set_budget(n: usize) {
     BUDGET.set(Some(n.clamp(1, MOST_THREADS)));
@@ -54,7 +54,7 @@ pub fn set_budget(n: usize) {
 /// `backward` computes on the thread that calls it, so put it inside as well.
 ///
 /// ```
-/// use devices::threads;
+/// use data_parallel_devices::threads;
 /// let inside = threads::with_budget(4, threads::budget);
 /// assert_eq!((inside, threads::budget()), (4, 1));
 /// assert_eq!(threads::with_budget(usize::MAX, threads::budget), 1024);

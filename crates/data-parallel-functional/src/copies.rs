@@ -12,7 +12,7 @@ use candle_core::{DType, Result, Tensor, Var};
 /// use candle_core::{Device, Tensor, Var};
 /// let from = [Tensor::new(&[1f32, 2.], &Device::Cpu)?, Tensor::new(3u32, &Device::Cpu)?];
 /// let to = [Var::from_tensor(&from[0].zeros_like()?)?, Var::from_tensor(&from[1].zeros_like()?)?];
-/// functional::copy_all(&[&from[0], &from[1]], &to)?;
+/// data_parallel_functional::copy_all(&[&from[0], &from[1]], &to)?;
 /// assert_eq!(to[0].to_vec1::<f32>()?, [1., 2.]);
 /// assert_eq!(to[1].to_scalar::<u32>()?, 3);
 /// # Ok::<(), candle_core::Error>(())

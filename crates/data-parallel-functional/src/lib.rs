@@ -31,7 +31,7 @@
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor, Var};
-//! use functional::{Gradients, Value, cross_entropy, sgd};
+//! use data_parallel_functional::{Gradients, Value, cross_entropy, sgd};
 //!
 //! // softmax regression: one step on four images of class 3
 //! let (x, y) = (Tensor::ones((4, 784), DType::F32, &Device::Cpu)?, Tensor::new(&[3u32; 4], &Device::Cpu)?);
@@ -45,6 +45,8 @@
 //! assert!(loss()?.eval()?.to_scalar::<f32>()? < before);
 //! # Ok::<(), candle_core::Error>(())
 //! ```
+
+extern crate data_parallel_devices as devices;
 
 mod copies;
 mod cpu;

@@ -9,8 +9,8 @@ use candle_core::{D, DType, Result, Tensor, bail};
 /// # use candle_core::{Device, Tensor};
 /// let y_hat = Tensor::new(&[[0.1f32, 0.3, 0.6], [0.3, 0.2, 0.5]], &Device::Cpu)?;
 /// let y = Tensor::new(&[0u32, 2], &Device::Cpu)?;
-/// assert_eq!(training::accuracy(&y_hat, &y)?, 1);
-/// assert_eq!(training::accuracy(&y_hat.narrow(0, 0, 0)?, &y.narrow(0, 0, 0)?)?, 0);
+/// assert_eq!(data_parallel_training::accuracy(&y_hat, &y)?, 1);
+/// assert_eq!(data_parallel_training::accuracy(&y_hat.narrow(0, 0, 0)?, &y.narrow(0, 0, 0)?)?, 0);
 /// # candle_core::Result::Ok(())
 /// ```
 ///

@@ -12,7 +12,7 @@ use devices::{Context, bail, ensure};
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};
-/// use training::{Batch, DataIter, tensors};
+/// use data_parallel_training::{Batch, DataIter, tensors};
 ///
 /// /// Sentences (B, T), and 1 where a token is no padding (B, T).
 /// #[derive(Clone)]
@@ -116,7 +116,7 @@ pub fn tensors(batch: &impl Batch) -> Result<Vec<Tensor>> {
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
-/// use training::{tensors, with_tensors};
+/// use data_parallel_training::{tensors, with_tensors};
 /// let tensor = |x: f32| Tensor::new(&[x], &Device::Cpu);
 /// let pair = with_tensors(&(tensor(1.0)?, [tensor(2.0)?]), [tensor(3.0)?, tensor(4.0)?])?;
 /// assert_eq!(pair.1[0].to_vec1::<f32>()?, [4.0]);
@@ -136,7 +136,7 @@ pub fn with_tensors<B: Batch>(like: &B, tensors: impl IntoIterator<Item = Tensor
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
-/// # use training::num_examples;
+/// # use data_parallel_training::num_examples;
 /// let (x, y) = (Tensor::new(&[[1f32], [2.0]], &Device::Cpu)?, Tensor::new(&[0u32, 1], &Device::Cpu)?);
 /// assert_eq!(num_examples(&x, &y)?, 2);
 /// assert_eq!(num_examples(&[x, y], &())?, 2);

@@ -137,7 +137,7 @@ pub struct Found {
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use training::{Checkpoint, CheckpointFolder};
+/// use data_parallel_training::{Checkpoint, CheckpointFolder};
 ///
 /// let place = tempfile::tempdir()?;
 /// let mut folder = CheckpointFolder::open(place.path())?;
@@ -360,7 +360,7 @@ fn checksum(bytes: &mut [u8]) -> Result<(String, Range<usize>)> {
 /// The first line of `other` that `own` has not, and the line of `own` that begins with the same word.
 ///
 /// ```
-/// let differs = training::difference("seed 1\nreplicas 2", "replicas 4\nseed 1");
+/// let differs = data_parallel_training::difference("seed 1\nreplicas 2", "replicas 4\nseed 1");
 /// assert_eq!(differs, Some(("replicas 2".into(), "replicas 4".into())));
 /// ```
 pub fn difference(own: &str, other: &str) -> Option<(String, String)> {

@@ -13,7 +13,7 @@ use crate::values::with_values;
 /// # use candle_core::{Device, Tensor};
 /// let a = Tensor::new(&[[1f32, 2.0]], &Device::Cpu)?;
 /// let b = Tensor::new(&[[1f32, 3.0]], &Device::Cpu)?;
-/// let error = training::compare("W1", ["cpu(0)", "cpu(1)"], [&a, &b]).unwrap_err();
+/// let error = data_parallel_training::compare("W1", ["cpu(0)", "cpu(1)"], [&a, &b]).unwrap_err();
 /// assert_eq!(error.to_string(), "the replicas differ: W1[0, 1] is 2 on cpu(0) and 3 on cpu(1)");
 /// # candle_core::Result::Ok(())
 /// ```

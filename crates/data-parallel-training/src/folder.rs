@@ -16,7 +16,7 @@ use crate::files;
 ///
 /// ```
 /// let place = tempfile::tempdir()?;
-/// let folder = training::Folder::open(place.path())?;
+/// let folder = data_parallel_training::Folder::open(place.path())?;
 /// folder.lock()?; // until `folder` is dropped
 /// folder.write("notes.txt", b"lr 0.1")?;
 /// assert_eq!(std::fs::read(place.path().join("notes.txt"))?, b"lr 0.1");

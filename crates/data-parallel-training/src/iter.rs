@@ -28,7 +28,7 @@ pub trait Examples<X = Tensor, Y = Tensor>: Send + Sync {
     ///
     /// ```
     /// use candle_core::{Device, Result, Tensor};
-    /// use training::{Examples, example_rng, uniform};
+    /// use data_parallel_training::{Examples, example_rng, uniform};
     ///
     /// /// Numbers with a little noise, another one in each epoch.
     /// struct Noisy(Tensor);
@@ -172,11 +172,11 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// let x = Tensor::arange(0f32, 10.0, &Device::Cpu)?.reshape((5, 2))?;
     /// let y = Tensor::arange(0f32, 5.0, &Device::Cpu)?;
-    /// let data_iter = training::DataIter::of_tensors(&x, &y, 2, Some(0))?;
+    /// let data_iter = data_parallel_training::DataIter::of_tensors(&x, &y, 2, Some(0))?;
     /// let sizes: Vec<usize> = data_iter.epoch(1).map(|batch| batch?.0.dim(0)).collect::<Result<_, _>>()?;
     /// assert_eq!(sizes, [2, 2, 1]);
     /// // an anchor, an example like it, one unlike it; and no labels
-    /// let triplets = training::DataIter::of_tensors(&[x.clone(), x.clone(), x.neg()?], &(), 2, Some(0))?;
+    /// let triplets = data_parallel_training::DataIter::of_tensors(&[x.clone(), x.clone(), x.neg()?], &(), 2, Some(0))?;
     /// let ([anchor, like, unlike], ()) = triplets.epoch(1).next().expect("a minibatch")?;
     /// assert_eq!((anchor.dims(), like.dims(), unlike.dims()), (&[2, 2][..], &[2, 2][..], &[2, 2][..]));
     /// # candle_core::Result::Ok(())
@@ -195,7 +195,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use training::DataIter;
+    /// # use data_parallel_training::DataIter;
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let sizes: Vec<usize> = train_iter.epoch(1).map(|batch| batch?.1.dim(0)).collect::<Result<_, _>>()?;
@@ -222,7 +222,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use training::DataIter;
+    /// # use data_parallel_training::DataIter;
     /// let (x, y) = (Tensor::arange(0f32, 5.0, &Device::Cpu)?, Tensor::arange(0u32, 5, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 2, Some(0))?;
     /// let first = train_iter.in_order().next().expect("a minibatch")?;
@@ -239,7 +239,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use training::DataIter;
+    /// # use data_parallel_training::DataIter;
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?.drop_last()?;
     /// assert_eq!(train_iter.epoch(1).count(), 1);
@@ -282,7 +282,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use training::DataIter;
+    /// # use data_parallel_training::DataIter;
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(7))?;
     /// assert_eq!(train_iter.settings(), "examples 30\nbatch-size 20\norder of seed 7\ndrop-last false");
@@ -327,7 +327,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use training::DataIter;
+    /// # use data_parallel_training::DataIter;
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let train_iter = train_iter.starting_at(3, 1)?;
@@ -354,7 +354,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use training::DataIter;
+    /// # use data_parallel_training::DataIter;
     /// let (x, y) = (Tensor::zeros((11, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(11, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 8, Some(0))?;
     /// let second_of_three = train_iter.shards(1..2, 3)?;
@@ -392,7 +392,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     ///
     /// ```
     /// # use candle_core::{DType, Device, Tensor};
-    /// # use training::DataIter;
+    /// # use data_parallel_training::DataIter;
     /// let (x, y) = (Tensor::zeros((30, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(30, DType::U32, &Device::Cpu)?);
     /// let train_iter = DataIter::of_tensors(&x, &y, 20, Some(0))?;
     /// let train_iter = train_iter.on_device(&Device::Cpu)?;

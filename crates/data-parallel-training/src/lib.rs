@@ -6,13 +6,15 @@
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
-//! use training::DataIter;
+//! use data_parallel_training::DataIter;
 //!
 //! let (x, y) = (Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?, Tensor::zeros(5, DType::U32, &Device::Cpu)?);
 //! let data_iter = DataIter::of_tensors(&x, &y, 2, Some(0))?;
 //! assert_eq!(data_iter.epoch(1).count(), 3); // 2 + 2 + 1 examples
 //! # candle_core::Result::Ok(())
 //! ```
+
+extern crate data_parallel_devices as devices;
 
 mod accuracy;
 mod batch;

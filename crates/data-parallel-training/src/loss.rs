@@ -11,7 +11,7 @@ use candle_core::{Result, Tensor};
 /// # use candle_core::{Device, Tensor};
 /// // the sums over two examples on one device, and over one on another
 /// let sums = vec![Tensor::new(5f32, &Device::Cpu)?, Tensor::new(1f32, &Device::Cpu)?];
-/// assert_eq!(training::BatchLoss::new(sums, 3).mean()?, 2.0);
+/// assert_eq!(data_parallel_training::BatchLoss::new(sums, 3).mean()?, 2.0);
 /// # candle_core::Result::Ok(())
 /// ```
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ pub type Rng = rand_chacha::ChaCha8Rng;
 /// The generator of initial parameters for a seed.
 ///
 /// ```
-/// let draw = |seed| training::normal(&mut training::rng(seed), 1.0, 3)?.to_vec1::<f32>();
+/// let draw = |seed| data_parallel_training::normal(&mut data_parallel_training::rng(seed), 1.0, 3)?.to_vec1::<f32>();
 /// assert_eq!(draw(0)?, draw(0)?);
 /// assert_ne!(draw(0)?, draw(1)?);
 /// # candle_core::Result::Ok(())
@@ -31,7 +31,7 @@ pub fn generator(seed: u64, purpose: &[u8; 4], n: u32) -> Rng {
 /// change. The same numbers come again where a run is resumed, and in whatever process.
 ///
 /// ```
-/// use training::{example_rng, uniform};
+/// use data_parallel_training::{example_rng, uniform};
 /// let draw = |epoch, example| uniform(&mut example_rng(0, epoch, example), 0.0, 1.0, 2)?.to_vec1::<f32>();
 /// assert_eq!(draw(1, 7)?, draw(1, 7)?);
 /// assert_ne!(draw(1, 7)?, draw(2, 7)?);
@@ -48,7 +48,7 @@ pub fn example_rng(seed: u64, epoch: usize, example: u32) -> Rng {
 /// A tensor of `shape` on the CPU, drawn from N(0, `std`²).
 ///
 /// ```
-/// let w = training::normal(&mut training::rng(0), 0.01, (20, 1, 3, 3))?;
+/// let w = data_parallel_training::normal(&mut data_parallel_training::rng(0), 0.01, (20, 1, 3, 3))?;
 /// assert_eq!(w.dims(), [20, 1, 3, 3]);
 /// # candle_core::Result::Ok(())
 /// ```
@@ -60,7 +60,7 @@ pub fn normal(rng: &mut Rng, std: f64, shape: impl Into<Shape>) -> Result<Tensor
 /// A tensor of `shape` on the CPU, drawn evenly from `low` to `high`.
 ///
 /// ```
-/// let x = training::uniform(&mut training::rng(0), 0.0, 1.0, (4, 1, 28, 28))?;
+/// let x = data_parallel_training::uniform(&mut data_parallel_training::rng(0), 0.0, 1.0, (4, 1, 28, 28))?;
 /// assert!(x.flatten_all()?.max(0)?.to_scalar::<f32>()? < 1.0);
 /// # candle_core::Result::Ok(())
 /// ```

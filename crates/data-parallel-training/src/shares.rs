@@ -5,8 +5,8 @@
 /// shares have one more where `n` cannot be divided, as in the book's `split_batch`.
 ///
 /// ```
-/// assert_eq!(training::shares(8, &[1.0; 3]), [3, 3, 2]);
-/// assert_eq!(training::shares(8, &[3.0, 1.0]), [6, 2]);
+/// assert_eq!(data_parallel_training::shares(8, &[1.0; 3]), [3, 3, 2]);
+/// assert_eq!(data_parallel_training::shares(8, &[3.0, 1.0]), [6, 2]);
 /// ```
 pub fn shares(n: usize, weights: &[f64]) -> Vec<usize> {
     let total: f64 = weights.iter().sum();

@@ -53,8 +53,8 @@ pub const COUNT: &str = "num_batches_tracked";
 /// True if a tensor is a batch norm's count: PyTorch's files have it, and nothing computes with it.
 ///
 /// ```
-/// assert!(training::weights::is_count("bn1.num_batches_tracked"));
-/// assert!(!training::weights::is_count("my_num_batches_tracked"));
+/// assert!(data_parallel_training::weights::is_count("bn1.num_batches_tracked"));
+/// assert!(!data_parallel_training::weights::is_count("my_num_batches_tracked"));
 /// ```
 pub fn is_count(name: &str) -> bool {
     name.rsplit('.').next() == Some(COUNT)
@@ -275,8 +275,8 @@ fn all_finite(tensor: &Tensor) -> Result<bool> {
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("model.safetensors");
 /// let model = [("b4".to_string(), Tensor::ones(10, DType::F32, &Device::Cpu)?)];
-/// training::weights::save(&path, &model)?;
-/// assert_eq!(training::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
+/// data_parallel_training::weights::save(&path, &model)?;
+/// assert_eq!(data_parallel_training::weights::load(&path, &model)?[0].to_vec1::<f32>()?, [1.0; 10]);
 /// # candle_core::Result::Ok(())
 /// ```
 ///

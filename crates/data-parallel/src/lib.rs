@@ -77,7 +77,13 @@ mod update_rule;
 pub use {candle_core, candle_nn};
 // the crates below, for programs of this repository: what no page names may change
 #[doc(hidden)]
-pub use {collective, devices, functional, training};
+pub extern crate data_parallel_collective as collective;
+#[doc(hidden)]
+pub extern crate data_parallel_devices as devices;
+#[doc(hidden)]
+pub extern crate data_parallel_functional as functional;
+#[doc(hidden)]
+pub extern crate data_parallel_training as training;
 
 pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};

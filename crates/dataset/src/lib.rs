@@ -31,6 +31,9 @@
 //! 4. the Hugging Face Hub, through candle-datasets (feature `hub`, on by default);
 //! 5. where the Hub cannot be reached: the built-in synthetic set, and [`Source`] says so.
 
+extern crate data_parallel_devices as devices;
+extern crate data_parallel_training as training;
+
 mod draw;
 mod figures;
 #[cfg(feature = "hub")]

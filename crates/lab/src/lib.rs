@@ -10,6 +10,9 @@
 //! and runs it with its check, and [`judge`] runs the check. [`training`] trains with the answers to exercises 1 to 5.
 //! [`race`] runs the schedule of a puzzle on threads.
 
+extern crate data_parallel_collective as collective;
+extern crate data_parallel_devices as devices;
+
 pub mod answer;
 mod desk;
 mod exercise;

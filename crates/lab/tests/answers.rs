@@ -1,5 +1,7 @@
 //! Every solution is right, every gap and every wrong answer is told by a sentence of its own.
 
+extern crate data_parallel_collective as collective;
+
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};

@@ -1,6 +1,8 @@
 //! An answer is compiled and runs as a process: right, wrong, ended early, not compiled. And the folder with the answers,
 //! and races of schedules.
 
+extern crate data_parallel_collective as collective;
+
 use std::fs;
 use std::process::Command;
 

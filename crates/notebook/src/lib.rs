@@ -1,6 +1,8 @@
 //! The chapters of `notebooks-md`, one Markdown file each: compiles, runs and compares their Rust.
 //! The tests and the developer's command, `cargo run -p notebook -- COMMAND`, call this library.
 
+extern crate data_parallel_collective as collective;
+
 pub mod book;
 pub mod chapter;
 pub mod check;

@@ -1,6 +1,8 @@
 //! What the pages of `notebooks-md` say is so: `cargo test notebook`. One test for each page and kind of
 //! content; and, on chapters of their own, what the runner itself must do.
 
+extern crate data_parallel_collective as collective;
+
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 

@@ -4,6 +4,10 @@
 //! The loop itself is each program's own: it tells the [`Run`] of every step and every epoch. The crate knows no
 //! network.
 
+extern crate data_parallel_devices as devices;
+extern crate data_parallel_functional as functional;
+extern crate data_parallel_training as training;
+
 mod bad_input;
 mod bar;
 mod command_line;

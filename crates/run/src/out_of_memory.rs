@@ -32,7 +32,7 @@ pub(crate) fn with_devices(panicked: Panicked) -> anyhow::Error {
 ///
 /// ```
 /// #[global_allocator]
-/// static MEMORY: functional::Allocator = run::ALLOCATOR;
+/// static MEMORY: data_parallel_functional::Allocator = run::ALLOCATOR;
 /// ```
 pub const ALLOCATOR: Allocator = Allocator(end);
 

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{
     Param, backward, evaluate_accuracy_gpu, num_examples, on_each, sgd, synchronize, view_to_device,
 };
-use functional::{Value, cross_entropy};
+use data_parallel_functional::{Value, cross_entropy};
 use run::{BatchLoss, Book, Options, Run, Summary};
 
 /// What the book sets for this section: the batch size and the learning rate stay the same
@@ -77,7 +77,7 @@ pub fn lenet(x: &Tensor, params: &[Param]) -> Result<Value> {
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
-/// # use functional::Value;
+/// # use data_parallel_functional::Value;
 /// let y_hat = Value::new(&Tensor::new(&[[0f32, 0.0], [0.0, 0.0]], &Device::Cpu)?)?;
 /// let l = scratch::loss(&y_hat, &Tensor::new(&[0u32, 1], &Device::Cpu)?)?;
 /// assert_eq!(l.eval()?.to_vec1::<f32>()?, [2f32.ln(), 2f32.ln()]);

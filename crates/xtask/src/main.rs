@@ -1,6 +1,10 @@
 //! The developer's commands, `cargo run --release -p xtask -- COMMAND`. None of them is needed to
 //! build, test or read the project.
 
+extern crate data_parallel_collective as collective;
+extern crate data_parallel_devices as devices;
+extern crate data_parallel_functional as functional;
+
 mod bench;
 mod gpu;
 

@@ -4,6 +4,9 @@
 //! [`sync_bn`] (a branch of its own), [`processes`], [`optimizer_sharded`], [`gradients_sharded`] and
 //! [`parameters_sharded`]. They train LeNet on the CPU. The trainer that does this with care is `data-parallel`.
 
+extern crate data_parallel_collective as collective;
+extern crate data_parallel_functional as functional;
+
 pub mod flat;
 pub mod gradients_sharded;
 pub mod optimizer_sharded;

@@ -33,7 +33,7 @@ thread_local! {
 /// seen. Returns whether the variable is set now.
 ///
 /// ```
-/// functional::threads::leave_the_cores_to_us();
+/// data_parallel_functional::threads::leave_the_cores_to_us();
 /// ```
 pub fn leave_the_cores_to_us() -> bool {
     let is_set = std::env::var_os(CANDLE_THREADS).is_some();

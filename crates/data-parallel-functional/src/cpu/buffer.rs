@@ -30,7 +30,7 @@ pub(crate) fn check_room(floats: usize) -> Result<()> {
 /// here gives such memory back by itself when it has no other left. Call it while no forward or backward pass runs.
 ///
 /// ```
-/// functional::empty_cache();
+/// data_parallel_functional::empty_cache();
 /// ```
 pub fn empty_cache() {
     FLOATS[0].fetch_sub(FREE.clear(), Relaxed);

@@ -12,8 +12,8 @@ use devices::vectorized;
 /// ```
 /// use candle_core::{Device, Tensor};
 /// let x = Tensor::new(&[[1f32, 2.], [f32::NAN, 4.]], &Device::Cpu)?;
-/// assert_eq!(functional::not_finite(&x)?, Some(2));
-/// assert_eq!(functional::not_finite(&x.narrow(0, 0, 1)?)?, None);
+/// assert_eq!(data_parallel_functional::not_finite(&x)?, Some(2));
+/// assert_eq!(data_parallel_functional::not_finite(&x.narrow(0, 0, 1)?)?, None);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///

@@ -32,7 +32,7 @@ use std::rc::Rc;
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use functional::{Gradients, Network, Value, candle};
+/// use data_parallel_functional::{Gradients, Network, Value, candle};
 /// let w = Var::new(&[2f32, 3.], &Device::Cpu)?;
 /// let weight = w.as_tensor().clone();
 /// let scale = candle(move |x: &Tensor| x * &weight);
@@ -52,7 +52,7 @@ pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Network, Value, candle_fn};
+/// use data_parallel_functional::{Network, Value, candle_fn};
 /// let product = candle_fn(|x: &[Tensor]| x[0].matmul(&x[1]));
 /// let x = Value::new(&Tensor::new(&[[1f32, 2.]], &Device::Cpu)?)?;
 /// let y = Value::new(&Tensor::new(&[[3f32], [4.]], &Device::Cpu)?)?;

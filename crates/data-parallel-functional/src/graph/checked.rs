@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{GradientChecks, Network, Value, Variables, candle};
+/// use data_parallel_functional::{GradientChecks, Network, Value, Variables, candle};
 /// let pool = candle(|x: &Tensor| x.max_pool2d(2));
 /// let x = Value::new(&Tensor::rand(0f32, 1., (1, 1, 4, 4), &Device::Cpu)?)?;
 /// let mut checks = GradientChecks::new(Variables::default())?;

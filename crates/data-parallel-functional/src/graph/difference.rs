@@ -53,7 +53,7 @@ pub(crate) const RANDOM: &str = "gives another result each time";
 /// ```
 /// use candle_core::{DType, Device, Module, Tensor};
 /// use candle_nn::{VarBuilder, VarMap};
-/// use functional::check_gradients;
+/// use data_parallel_functional::check_gradients;
 /// let varmap = VarMap::new();
 /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
 /// let x = Tensor::rand(0f32, 1., (4, 8), &Device::Cpu)?;

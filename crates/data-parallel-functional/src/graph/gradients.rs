@@ -21,12 +21,12 @@ use std::sync::Arc;
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};
-/// use functional::Value;
+/// use data_parallel_functional::Value;
 /// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let grad = Var::zeros((1, 2), DType::F32, &Device::Cpu)?;
 /// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
 /// let loss = Value::new(&x)?.linear(&w, None)?.sum()?;
-/// assert_eq!(functional::backward(&loss, [(&w, &grad)])?.to_scalar::<f32>()?, 50.);
+/// assert_eq!(data_parallel_functional::backward(&loss, [(&w, &grad)])?.to_scalar::<f32>()?, 50.);
 /// assert_eq!(grad.to_vec2::<f32>()?, [[10., 20.]]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
@@ -65,7 +65,7 @@ pub fn backward<'a>(
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use functional::{BackwardOptions, Gradients, Value, BucketMemory};
+/// use data_parallel_functional::{BackwardOptions, Gradients, Value, BucketMemory};
 /// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let b = Var::new(&[3f32], &Device::Cpu)?;
 /// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;

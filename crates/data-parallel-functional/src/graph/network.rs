@@ -9,7 +9,7 @@ use candle_core::{Error, Result};
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Network, Value};
+/// use data_parallel_functional::{Network, Value};
 /// let w = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let net = move |x: &Value, _train: bool| x.linear(&w, None)?.relu();
 /// let x = Value::new(&Tensor::new(&[[3f32, 4.]], &Device::Cpu)?)?;
@@ -60,7 +60,7 @@ pub(crate) fn has_one_input(found: usize) -> Error {
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Network, Value, network_fn};
+/// use data_parallel_functional::{Network, Value, network_fn};
 /// let sum = network_fn(|x: &[Value], _train| &x[0] + &x[1]);
 /// let x = Value::new(&Tensor::new(&[[3f32, 4.]], &Device::Cpu)?)?;
 /// assert_eq!(sum.forward_all(&[x.clone(), x], false)?.eval()?.to_vec2::<f32>()?, [[6., 8.]]);

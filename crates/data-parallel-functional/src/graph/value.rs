@@ -28,7 +28,7 @@ use std::rc::Rc;
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use functional::Value;
+/// use data_parallel_functional::Value;
 ///
 /// // the first layer of the book's LeNet
 /// let images = Tensor::zeros((2, 1, 28, 28), DType::F32, &Device::Cpu)?;
@@ -127,7 +127,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// // two channels of one row each
     /// let x = Tensor::new(&[[[[1f32, 2., 3.]], [[4., 5., 6.]]]], &Device::Cpu)?;
     /// let y = Value::new(&x)?.nhwc()?.eval()?;
@@ -148,7 +148,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// // one row of three pixels with two channels each
     /// let x = Tensor::new(&[[[[1f32, 4.], [2., 5.], [3., 6.]]]], &Device::Cpu)?;
     /// let y = Value::new(&x)?.flatten()?.eval()?;
@@ -176,7 +176,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::new(&[-1f32, 0., 2.], &Device::Cpu)?;
     /// assert_eq!(Value::new(&x)?.relu()?.eval()?.to_vec1::<f32>()?, [0., 0., 2.]);
     /// # Ok::<(), candle_core::Error>(())
@@ -195,7 +195,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// // the book's cross-correlation: 0·0 + 1·1 + 3·2 + 4·3 = 19
     /// let x = Tensor::arange(0f32, 9., &Device::Cpu)?.reshape((1, 3, 3, 1))?;
     /// let weight = Tensor::arange(0f32, 4., &Device::Cpu)?.reshape((1, 1, 2, 2))?;
@@ -232,7 +232,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::arange(0f32, 9., &Device::Cpu)?.reshape((1, 3, 3, 1))?;
     /// // the third row and column are left out
     /// let y = Value::new(&x)?.avg_pool2d(2, 2)?.eval()?;
@@ -253,7 +253,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::arange(0f32, 9., &Device::Cpu)?.reshape((1, 3, 3, 1))?;
     /// let y = Value::new(&x)?.max_pool2d(2, 1)?.eval()?;
     /// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [4., 5., 7., 8.]);
@@ -273,7 +273,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?.reshape((1, 2, 2, 2))?;
     /// assert_eq!(Value::new(&x)?.global_avg_pool2d()?.eval()?.to_vec2::<f32>()?, [[3., 4.]]);
     /// # Ok::<(), candle_core::Error>(())
@@ -292,7 +292,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
     /// let weight = Tensor::new(&[[1f32, 0.], [0., 1.], [1., 1.]], &Device::Cpu)?;
     /// let bias = Tensor::new(&[0f32, 0., 10.], &Device::Cpu)?;
@@ -316,7 +316,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
     /// let weight = Tensor::new(&[[1f32, 0., 1.], [0., 1., 1.]], &Device::Cpu)?;
     /// let y = Value::new(&x)?.matmul(&weight, None)?.eval()?;
@@ -343,7 +343,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor, Var};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::new(&[1f32, 3.], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
     /// let (weight, bias) = (Tensor::new(&[2f32], &Device::Cpu)?, Tensor::new(&[10f32], &Device::Cpu)?);
     /// let (mean, var) = (Var::new(&[0f32], &Device::Cpu)?, Var::new(&[1f32], &Device::Cpu)?);
@@ -375,7 +375,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor, Var};
-    /// # use functional::{Gradients, Value};
+    /// # use data_parallel_functional::{Gradients, Value};
     /// let w = Var::new(&[3f32], &Device::Cpu)?;
     /// let w_value = Value::new(&w)?;
     /// let product = (&w_value * &w_value.detach()?)?; // with a gradient to one of the two
@@ -416,7 +416,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let losses = Tensor::new(&[1f32, 2., 4.], &Device::Cpu)?;
     /// assert_eq!(Value::new(&losses)?.sum()?.eval()?.to_scalar::<f32>()?, 7.);
     /// # Ok::<(), candle_core::Error>(())
@@ -432,7 +432,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let losses = Tensor::new(&[1f32, 2., 6.], &Device::Cpu)?;
     /// assert_eq!(Value::new(&losses)?.mean()?.eval()?.to_scalar::<f32>()?, 3.);
     /// # Ok::<(), candle_core::Error>(())
@@ -452,7 +452,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let [a, b] = [[1f32, 2.], [3., 4.]].map(|row| Value::new(&Tensor::new(&[row], &Device::Cpu).unwrap()).unwrap());
     /// assert_eq!(Value::cat(&[&a, &b], 1)?.eval()?.to_vec2::<f32>()?, [[1., 2., 3., 4.]]);
     /// # Ok::<(), candle_core::Error>(())

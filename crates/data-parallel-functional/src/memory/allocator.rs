@@ -13,7 +13,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 /// }
 ///
 /// #[global_allocator]
-/// static MEMORY: functional::Allocator = functional::Allocator(end);
+/// static MEMORY: data_parallel_functional::Allocator = data_parallel_functional::Allocator(end);
 /// ```
 pub struct Allocator(pub fn(usize) -> !);
 

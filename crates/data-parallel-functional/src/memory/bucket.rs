@@ -12,7 +12,7 @@ use crate::memory::tensors::with_slice_mut;
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use functional::{Gradients, Value, BucketMemory};
+/// use data_parallel_functional::{Gradients, Value, BucketMemory};
 /// let w = Var::new(&[[1f32, 2.]], &Device::Cpu)?;
 /// let x = Tensor::new(&[[10f32, 20.]], &Device::Cpu)?;
 /// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
@@ -40,7 +40,7 @@ pub struct Bucket {
 ///
 /// ```
 /// let w = candle_core::Var::new(&[1f32, 2.], &candle_core::Device::Cpu)?;
-/// let gradients = functional::Gradients::new([("w", &w)], usize::MAX)?;
+/// let gradients = data_parallel_functional::Gradients::new([("w", &w)], usize::MAX)?;
 /// for part in gradients.layout().flat_map(|parts| parts.iter()) {
 ///     assert_eq!((part.parameter, part.range.len()), (0, 2));
 /// }
@@ -57,7 +57,7 @@ pub struct Part {
 /// The memory of a bucket.
 ///
 /// ```
-/// let values = functional::BucketMemory::Floats(vec![1., 2.]);
+/// let values = data_parallel_functional::BucketMemory::Floats(vec![1., 2.]);
 /// assert_eq!(values.elem_count(), 2);
 /// ```
 pub enum BucketMemory {
@@ -79,7 +79,7 @@ impl BucketMemory {
     /// A copy of some of the elements.
     ///
     /// ```
-    /// let values = functional::BucketMemory::Floats(vec![1., 2., 3.]);
+    /// let values = data_parallel_functional::BucketMemory::Floats(vec![1., 2., 3.]);
     /// assert_eq!(values.get(1..3)?.to_vec1::<f32>()?, [2., 3.]);
     /// # Ok::<(), candle_core::Error>(())
     /// ```
@@ -121,7 +121,7 @@ impl BucketMemory {
 /// The elements of each bucket of [`Gradients`](crate::Gradients), given those of its parameters and `bucket_len`.
 ///
 /// ```
-/// assert_eq!(functional::bucket_sizes(&[3, 2, 1, 4, 1], 5), [5, 3, 3]);
+/// assert_eq!(data_parallel_functional::bucket_sizes(&[3, 2, 1, 4, 1], 5), [5, 3, 3]);
 /// ```
 pub fn bucket_sizes(lens: &[usize], bucket_len: usize) -> Vec<usize> {
     share_out(lens, bucket_len)

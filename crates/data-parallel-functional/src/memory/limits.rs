@@ -14,9 +14,9 @@ use std::path::Path;
 /// allocated meanwhile is counted. If the system does not tell how much is left, there is no error.
 ///
 /// ```
-/// functional::check_memory("a network", 1 << 20, || 0)?;
+/// data_parallel_functional::check_memory("a network", 1 << 20, || 0)?;
 /// if std::path::Path::new("/proc/meminfo").exists() {
-///     let error = functional::check_memory("a network", 1 << 58, || 0).unwrap_err().to_string();
+///     let error = data_parallel_functional::check_memory("a network", 1 << 58, || 0).unwrap_err().to_string();
 ///     assert!(error.starts_with("out of memory on the CPU: a network needs at least 1099511627776 MiB, "));
 /// }
 /// # Ok::<(), candle_core::Error>(())

@@ -15,7 +15,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// // two tokens with equal scores: the second one gets the mean of both values
     /// let x = Tensor::new(&[[[0f32, 1., 10.], [0., 1., 30.]]], &Device::Cpu)?;
     /// let y = Value::new(&x)?.causal_attention(1)?.eval()?;

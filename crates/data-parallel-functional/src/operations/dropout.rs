@@ -13,7 +13,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Value::new(&Tensor::ones(1000, candle_core::DType::F32, &Device::Cpu)?)?;
     /// let y = x.dropout(0.2, 7)?.eval()?.to_vec1::<f32>()?;
     /// assert!(y.iter().all(|y| *y == 0. || *y == 1.25) && y.iter().sum::<f32>() > 900.);

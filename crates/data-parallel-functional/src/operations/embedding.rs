@@ -19,7 +19,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let weight = Tensor::new(&[[0f32, 1.], [2., 3.], [4., 5.]], &Device::Cpu)?;
     /// let tokens = Value::new(&Tensor::new(&[2u32, 0], &Device::Cpu)?)?;
     /// assert_eq!(tokens.embedding(&weight)?.eval()?.to_vec2::<f32>()?, [[4., 5.], [0., 1.]]);

@@ -13,7 +13,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::new(&[-1f32, 0., 1.], &Device::Cpu)?;
     /// let y = Value::new(&x)?.gelu()?.eval()?.to_vec1::<f32>()?;
     /// assert!((y[0] + 0.15866).abs() < 1e-5 && y[1] == 0. && (y[2] - 0.84134).abs() < 1e-5);

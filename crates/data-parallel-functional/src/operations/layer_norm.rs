@@ -19,7 +19,7 @@ impl Value {
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
-    /// # use functional::Value;
+    /// # use data_parallel_functional::Value;
     /// let x = Tensor::new(&[[10f32, 30.]], &Device::Cpu)?;
     /// let (weight, bias) = (Tensor::new(&[1f32, 2.], &Device::Cpu)?, Tensor::new(&[0f32, 5.], &Device::Cpu)?);
     /// let y = Value::new(&x)?.layer_norm(&weight, &bias)?.eval()?.to_vec2::<f32>()?;

@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Value, cross_entropy};
+/// use data_parallel_functional::{Value, cross_entropy};
 /// let y_hat = Value::new(&Tensor::new(&[[0f32, 0.], [0., 100.]], &Device::Cpu)?)?;
 /// let y = Tensor::new(&[0u32, 0], &Device::Cpu)?;
 /// assert_eq!(cross_entropy(&y_hat, &y)?.eval()?.to_vec1::<f32>()?, [2f32.ln(), 100.]);
@@ -43,7 +43,7 @@ pub fn cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Value, masked_cross_entropy};
+/// use data_parallel_functional::{Value, masked_cross_entropy};
 /// let y_hat = Value::new(&Tensor::new(&[[[0f32, 0.], [0., 100.], [0., 7.]]], &Device::Cpu)?)?;
 /// let y = Tensor::new(&[[1u32, 0, 99]], &Device::Cpu)?;
 /// let mask = Tensor::new(&[[1u8, 1, 0]], &Device::Cpu)?;
@@ -87,7 +87,7 @@ pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Value, squared_error};
+/// use data_parallel_functional::{Value, squared_error};
 /// let y_hat = Value::new(&Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?)?;
 /// let y = Tensor::new(&[[1f32, 0.], [3., 1.]], &Device::Cpu)?;
 /// assert_eq!(squared_error(&y_hat, &y)?.eval()?.to_vec1::<f32>()?, [2., 4.5]);
@@ -107,7 +107,7 @@ pub fn squared_error(y_hat: &Value, y: &Tensor) -> Result<Value> {
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use functional::{Value, binary_cross_entropy};
+/// use data_parallel_functional::{Value, binary_cross_entropy};
 /// let y_hat = Value::new(&Tensor::new(&[[0f32], [-200.]], &Device::Cpu)?)?;
 /// let y = Tensor::new(&[[1f32], [1.]], &Device::Cpu)?;
 /// let losses = binary_cross_entropy(&y_hat, &y)?.eval()?;

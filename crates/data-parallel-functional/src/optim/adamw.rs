@@ -7,7 +7,7 @@ use super::{Optimizer, Slice};
 /// Adam with decoupled weight decay, as in PyTorch ("Adam" in the book's chapter on optimization has no decay).
 ///
 /// ```
-/// let adamw = functional::AdamW { lr: 3e-4, ..Default::default() };
+/// let adamw = data_parallel_functional::AdamW { lr: 3e-4, ..Default::default() };
 /// assert_eq!((adamw.beta1, adamw.weight_decay), (0.9, 0.01));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]

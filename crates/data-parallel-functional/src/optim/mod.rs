@@ -26,7 +26,7 @@ use crate::cuda;
 /// Takes a step with summed gradients.
 ///
 /// ```
-/// use functional::{Optimizer, Slice};
+/// use data_parallel_functional::{Optimizer, Slice};
 ///
 /// /// Steps of one size: the sign of the momentum ("Symbolic Discovery of Optimization Algorithms", Lion).
 /// #[derive(Debug)]
@@ -60,7 +60,7 @@ use crate::cuda;
 /// A slice has the name of its parameter. So PyTorch's parameter groups are an optimizer that looks at it:
 ///
 /// ```
-/// use functional::{Optimizer, Slice};
+/// use data_parallel_functional::{Optimizer, Slice};
 ///
 /// /// SGD with weight decay for weights alone: not for biases, and not for the scales of norms.
 /// #[derive(Debug)]

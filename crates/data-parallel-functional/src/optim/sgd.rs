@@ -96,7 +96,7 @@ impl Optimizer for Sgd {
 /// use candle_core::{Device, Tensor, Var};
 /// let (w, b) = (Var::new(&[3f32, 1.], &Device::Cpu)?, Var::new(&[5f32], &Device::Cpu)?);
 /// let sums = [Tensor::new(&[0f32, 8.], &Device::Cpu)?, Tensor::new(&[4f32], &Device::Cpu)?];
-/// functional::sgd(&[&w, &b], &sums, 0.5, 4)?;
+/// data_parallel_functional::sgd(&[&w, &b], &sums, 0.5, 4)?;
 /// assert_eq!(w.to_vec1::<f32>()?, [3., 0.]);
 /// assert_eq!(b.to_vec1::<f32>()?, [4.5]);
 /// # Ok::<(), candle_core::Error>(())

@@ -40,7 +40,7 @@ impl OptimizerState {
     ///
     /// ```
     /// use candle_core::{Device, Var};
-    /// use functional::{AdamW, Gradients, OptimizerState, Update, Value};
+    /// use data_parallel_functional::{AdamW, Gradients, OptimizerState, Update, Value};
     /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
     /// let mut gradients = Gradients::new([("w", &w)], usize::MAX)?;
     /// gradients.backward(&Value::new(&w)?.sum()?)?;
@@ -138,7 +138,7 @@ impl OptimizerState {
 /// wait for the GPU.
 ///
 /// ```
-/// use functional::{Bucket, Part, BucketMemory, not_finite_sum};
+/// use data_parallel_functional::{Bucket, Part, BucketMemory, not_finite_sum};
 /// let part = |parameter, range| Part { parameter, range };
 /// let bucket = |values: [f32; 3]| Bucket {
 ///     index: 0,

@@ -11,7 +11,7 @@ static CHOSEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 /// The algorithms that were chosen so far: pairs of a convolution and its algorithm. There are none on the CPU.
 ///
 /// ```
-/// functional::set_algorithms(&functional::algorithms());
+/// data_parallel_functional::set_algorithms(&data_parallel_functional::algorithms());
 /// ```
 pub fn algorithms() -> Vec<(String, String)> {
     lock(&CHOSEN).clone().into_iter().collect()

@@ -50,8 +50,8 @@ fn change(f: impl FnOnce(&mut Arithmetic)) {
 /// keeps the types of its forward pass; whether a convolution of f32 rounds is asked when it runs.
 ///
 /// ```
-/// functional::set_precision(functional::Precision::F32);
-/// # functional::set_precision(functional::Precision::Tf32);
+/// data_parallel_functional::set_precision(data_parallel_functional::Precision::F32);
+/// # data_parallel_functional::set_precision(data_parallel_functional::Precision::Tf32);
 /// ```
 pub fn set_precision(precision: Precision) {
     change(|arithmetic| arithmetic.precision = precision);
@@ -61,8 +61,8 @@ pub fn set_precision(precision: Precision) {
 /// `torch.use_deterministic_algorithms`.
 ///
 /// ```
-/// functional::set_deterministic(true);
-/// # functional::set_deterministic(false);
+/// data_parallel_functional::set_deterministic(true);
+/// # data_parallel_functional::set_deterministic(false);
 /// ```
 pub fn set_deterministic(only: bool) {
     change(|arithmetic| arithmetic.deterministic = only);
@@ -72,7 +72,7 @@ pub fn set_deterministic(only: bool) {
 ///
 /// ```
 /// use candle_core::Device;
-/// assert_eq!(functional::describe_arithmetic(&Device::Cpu), "cpu, winograd true");
+/// assert_eq!(data_parallel_functional::describe_arithmetic(&Device::Cpu), "cpu, winograd true");
 /// ```
 pub fn describe_arithmetic(device: &Device) -> String {
     let Arithmetic {
@@ -94,8 +94,8 @@ pub fn describe_arithmetic(device: &Device) -> String {
 /// pooling gives exact zeros.
 ///
 /// ```
-/// functional::set_winograd(false);
-/// # functional::set_winograd(true);
+/// data_parallel_functional::set_winograd(false);
+/// # data_parallel_functional::set_winograd(true);
 /// ```
 pub fn set_winograd(may: bool) {
     change(|arithmetic| arithmetic.winograd = may);

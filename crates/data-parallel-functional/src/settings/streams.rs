@@ -8,7 +8,7 @@ use candle_core::Device;
 /// The device cannot have a second stream for sums after that. On the CPU this does nothing.
 ///
 /// ```
-/// functional::one_stream(&candle_core::Device::Cpu);
+/// data_parallel_functional::one_stream(&candle_core::Device::Cpu);
 /// ```
 pub fn one_stream(device: &Device) {
     #[cfg(feature = "cuda")]

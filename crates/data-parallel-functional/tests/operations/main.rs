@@ -1,5 +1,9 @@
 //! What this crate claims of its operations, a module a claim.
 
+extern crate data_parallel_collective as collective;
+extern crate data_parallel_devices as devices;
+extern crate data_parallel_functional as functional;
+
 mod against_reference;
 mod bits;
 mod both;

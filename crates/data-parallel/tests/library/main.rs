@@ -1,5 +1,8 @@
 //! The promises of the library, a module for each. Numbers of PyTorch come from `tests/pytorch` of the repository.
 
+// ResNet-18's file says so
+extern crate data_parallel_functional as functional;
+
 mod a_bad_minibatch_changes_nothing;
 mod batches_have_any_form;
 mod kit;

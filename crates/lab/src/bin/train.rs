@@ -35,7 +35,7 @@ exercise!(exercise_4, "LAB_4");
 exercise!(exercise_5, "LAB_5");
 
 #[global_allocator]
-static MEMORY: functional::Allocator = run::ALLOCATOR;
+static MEMORY: data_parallel_functional::Allocator = run::ALLOCATOR;
 
 #[derive(Parser)]
 struct Cli {
@@ -44,7 +44,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    functional::threads::leave_the_cores_to_us(); // first, while this is the only thread
+    data_parallel_functional::threads::leave_the_cores_to_us(); // first, while this is the only thread
     let functions = Functions {
         get_params: exercise_1::get_params,
         train_batch: exercise_4::train_batch,

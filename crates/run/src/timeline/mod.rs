@@ -33,7 +33,7 @@ pub(crate) use recording::Recording;
 /// let x = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?;
 /// let w = [d2l::Param::new(&Tensor::ones((4, 1), DType::F32, &Device::Cpu)?)?];
 /// let (trained, timeline) = Timeline::record(|| {
-///     let l = functional::Value::new(&x)?.matmul(&w[0], None)?.sum()?;
+///     let l = data_parallel_functional::Value::new(&x)?.matmul(&w[0], None)?.sum()?;
 ///     d2l::backward(&l, &w)?;
 ///     d2l::sgd(&w, 0.1, 8)
 /// });
