@@ -5,14 +5,13 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use d2l::Param;
-use scratch::{get_params, init_params, train_batch};
+use scratch::{init_params, replicas, train_batch};
 
 /// The parameters on the last of `k` devices after one step.
 fn step(k: usize, x: &Tensor, y: &Tensor) -> Result<Vec<Param>> {
     let params = init_params(0)?;
     let devices = d2l::devices(k)?;
-    let copies = devices.iter().map(|device| get_params(&params, device));
-    let mut device_params: Vec<_> = copies.collect::<Result<_>>()?;
+    let mut device_params = replicas(&params, &devices)?;
     train_batch(x, y, &device_params, &devices, 0.2)?;
     Ok(device_params.swap_remove(k - 1))
 }

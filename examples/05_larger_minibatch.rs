@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use d2l::{Timer, evaluate_accuracy_gpu};
 use dataset::{Data, Dataset};
-use scratch::{get_params, init_params, lenet, train_batch};
+use scratch::{init_params, lenet, replicas, train_batch};
 
 /// Trains LeNet for eight epochs on `k` devices of one core each, with minibatches of 128·k: the number of steps,
 /// milliseconds a step, and the test accuracy. The learning rate rises linearly to `lr` in the first `warm_up` steps.
@@ -18,8 +18,7 @@ fn train(data: &Dataset, k: usize, lr: f64, warm_up: usize, seed: u64) -> Result
     let devices = d2l::devices(k)?;
     let scaled = init_params(seed)?.into_iter().map(|p| p * 10.0);
     let params = scaled.collect::<Result<Vec<_>, _>>()?;
-    let copies = devices.iter().map(|device| get_params(&params, device));
-    let device_params = copies.collect::<Result<Vec<_>, _>>()?;
+    let device_params = replicas(&params, &devices)?;
     let (train_iter, _) = data.iters(128 * k)?;
     let (_, test_iter) = data.iters(500)?;
     let mut timer = Timer::new();

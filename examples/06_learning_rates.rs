@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Parser;
 use d2l::{Animator, evaluate_accuracy_gpu};
 use dataset::{Data, Dataset};
-use scratch::{get_params, init_params, lenet, train_batch};
+use scratch::{init_params, lenet, replicas, train_batch};
 
 const RATES: [f64; 5] = [0.025, 0.05, 0.1, 0.2, 0.4];
 
@@ -21,8 +21,7 @@ fn accuracy_with(data: &Dataset, k: usize, batch_size: usize, lr: f64) -> Result
     let devices = d2l::devices(k)?;
     let scaled = init_params(0)?.into_iter().map(|p| p * 10.0);
     let params = scaled.collect::<Result<Vec<_>, _>>()?;
-    let copies = devices.iter().map(|device| get_params(&params, device));
-    let device_params = copies.collect::<Result<Vec<_>, _>>()?;
+    let device_params = replicas(&params, &devices)?;
     let (train_iter, _) = data.iters(batch_size)?;
     let (_, test_iter) = data.iters(500)?;
     for batch in train_iter.epoch(1) {

@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 use clap::Parser;
 use d2l::{Accumulator, Param, accuracy, evaluate_accuracy_gpu, on_each};
 use dataset::{Data, DataIter};
-use scratch::{get_params, init_params, lenet, split_batch, train_batch};
+use scratch::{init_params, lenet, replicas, split_batch, train_batch};
 
 /// The accuracy of LeNet on a dataset. Each device uses its own copy of the parameters on its shard.
 fn evaluate_accuracy_on_all(
@@ -35,8 +35,7 @@ fn evaluate_accuracy_on_all(
 fn trained(devices: &[Device], train_iter: &DataIter) -> Result<Vec<Vec<Param>>> {
     let scaled = init_params(0)?.into_iter().map(|p| p * 10.0);
     let params = scaled.collect::<candle_core::Result<Vec<_>>>()?;
-    let copies = devices.iter().map(|device| get_params(&params, device));
-    let device_params: Vec<_> = copies.collect::<candle_core::Result<_>>()?;
+    let device_params = replicas(&params, devices)?;
     for batch in train_iter.epoch(1) {
         let (x, y) = batch?;
         train_batch(&x, &y, &device_params, devices, 0.1)?;

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::Parser;
 use d2l::evaluate_accuracy_gpu;
-use scratch::{get_params, init_params, lenet, train_batch};
+use scratch::{init_params, lenet, replicas, train_batch};
 
 #[derive(Parser)]
 struct Args {
@@ -37,8 +37,7 @@ fn accuracies(args: &Args, seed: u64) -> Result<Vec<f64>> {
     let (train_iter, test_iter) = data.iters(256)?;
     let params = init_params(seed)?;
     let devices = d2l::devices(args.gpus)?;
-    let copies = devices.iter().map(|device| get_params(&params, device));
-    let device_params: Vec<_> = copies.collect::<candle_core::Result<_>>()?;
+    let device_params = replicas(&params, &devices)?;
     let mut all = Vec::new();
     for epoch in 1..=args.epochs {
         for batch in train_iter.epoch(epoch) {

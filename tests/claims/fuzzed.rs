@@ -195,7 +195,7 @@ pub fn arguments(bytes: &[u8]) {
     match which % 2 {
         0 => parsed(args, |mut options: run::Options| {
             without_a_folder(&mut options);
-            scratch::train(&options)
+            scratch::program::train(&options)
         }),
         _ => parsed(args, |mut options: concise::Options| {
             without_a_folder(&mut options.run);

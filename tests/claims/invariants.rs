@@ -134,15 +134,16 @@ fn scratch_is_plain() -> Result<()> {
 
 /// The functions of `scratch`, and the lines that each body may have; comments are not counted.
 fn scratch_is_no_longer_than_the_page() -> Result<()> {
-    const LINES: [(&str, usize); 8] = [
+    const LINES: [(&str, usize); 9] = [
         ("init_params", 13),
         ("lenet", 12),
         ("loss", 1),
-        ("get_params", 3),
+        ("get_params", 4),
+        ("replicas", 4),
         ("allreduce", 8),
-        ("split_batch", 10),
+        ("split_batch", 13),
         ("train_batch", 16),
-        ("train", 20),
+        ("train", 22),
     ];
     let text = root().join("crates/scratch/src/lib.rs");
     let text = code(&fs::read_to_string(text)?);

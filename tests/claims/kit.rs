@@ -260,7 +260,5 @@ pub fn programs_hear_signals() -> Result<()> {
 
 /// Copies of parameters of `scratch` on `k` devices of the CPU.
 pub fn copies(params: &[Tensor], k: usize) -> candle_core::Result<Vec<Vec<Param>>> {
-    let devices = cpus(k);
-    let copies = devices.iter().map(|d| scratch::get_params(params, d));
-    copies.collect()
+    scratch::replicas(params, &cpus(k))
 }

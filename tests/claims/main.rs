@@ -68,7 +68,11 @@ fn main() -> ExitCode {
         #[cfg(unix)]
         Some("goes_on") => ones_own_run_goes_on::program::main(),
         Some("seven-diffs") => seven_diffs::run(&args[3..]),
-        Some("scratch") => run::program(&scratch::BOOK, scratch::train, program_args()),
+        Some("scratch") => run::program(
+            &scratch::program::BOOK,
+            scratch::program::train,
+            program_args(),
+        ),
         _ => run::program(&concise::BOOK, concise::train, program_args()),
     }
 }

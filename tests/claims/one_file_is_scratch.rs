@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor, Var};
+use run::BatchLoss;
 
 use crate::kit::{copies, cpus, formula_batch, largest_difference, root, says};
 
@@ -42,7 +43,8 @@ fn its_steps_are_those_of_scratch() -> Result<()> {
     for k in [1, 2, 3] {
         let device_params = copies(&params, k)?;
         let step = |(x, y): &(Tensor, Tensor)| {
-            scratch::train_batch(x, y, &device_params, &cpus(k), LR)?.mean()
+            let ls = scratch::train_batch(x, y, &device_params, &cpus(k), LR)?;
+            BatchLoss::new(ls, x.dim(0)?).mean()
         };
         let expected = batches.iter().map(step);
         let expected: Vec<f32> = expected.collect::<Result<_, _>>()?;

@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use concise::{DataParallel, Initializer, Sgd, Trainer, resnet18};
 use data_parallel::devices::{InstructionSet, instruction_set};
 use functional::Network;
+use run::BatchLoss;
 
 use crate::k_replicas_are_one::params;
 use crate::kit::{
@@ -36,7 +37,10 @@ fn lenet_batch() -> Result<(Tensor, Tensor)> {
 fn ten_losses(k: usize) -> Result<(Vec<f32>, Vec<Tensor>)> {
     let (devices, device_params) = (cpus(k), copies(&params()?, k)?);
     let (x, y) = lenet_batch()?;
-    let step = |_| scratch::train_batch(&x, &y, &device_params, &devices, 0.05)?.mean();
+    let step = |_| {
+        let ls = scratch::train_batch(&x, &y, &device_params, &devices, 0.05)?;
+        BatchLoss::new(ls, x.dim(0)?).mean()
+    };
     let losses = (0..10).map(step).collect::<candle_core::Result<_>>()?;
     let params = device_params[k - 1].iter().map(|p| p.detach());
     Ok((losses, params.collect()))

@@ -50,7 +50,7 @@ fn lenet_learns() -> Result<()> {
         Ok((name.to_owned(), d2l::normal(&mut rng, std, p.shape())?))
     });
     run::weights::save(&init, &params.collect::<Result<Vec<_>>>()?)?;
-    let summary = scratch::train(&run::Options {
+    let summary = scratch::program::train(&run::Options {
         data: folder(),
         init: Some(init),
         batch_size: Some(64),

@@ -113,7 +113,7 @@ fn a_run_goes_on_from_its_own_parameters() -> Result<()> {
         let first = folder.path().join(program);
         let again = folder.path().join(format!("{program} again"));
         let train = |options: &run::Options| match program {
-            "scratch" => scratch::train(options),
+            "scratch" => scratch::program::train(options),
             _ => concise::train(&options.clone().into()),
         };
         let mut options = small(2);

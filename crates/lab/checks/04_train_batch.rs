@@ -21,8 +21,7 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (n, 1, 28, 28))?;
     let y = Tensor::from_iter((0..n as u32).map(|i| 3 * i % 10), &Device::Cpu)?;
     let devices = vec![Device::Cpu; k];
-    let copies = devices.iter().map(|d| scratch::get_params(&params, d));
-    let replicas = copies.collect::<candle_core::Result<Vec<_>>>()?;
+    let replicas = scratch::replicas(&params, &devices)?;
     let loss = train_batch(&x, &y, &replicas, &devices, 0.5).map_err(of_one_device)?;
 
     for j in 1..k {

@@ -13,6 +13,7 @@ use candle_core::{Device, Tensor};
 use clap::Args;
 use d2l::{Animator, Param};
 use dataset::{Data, DataIter};
+use run::BatchLoss;
 
 /// The function of exercise 1.
 pub type GetParams = fn(&[Tensor], &Device) -> candle_core::Result<Vec<Param>>;
@@ -40,7 +41,8 @@ pub struct Functions {
 pub const SCRATCH: Functions = Functions {
     get_params: scratch::get_params,
     train_batch: |x, y, replicas, devices, lr| {
-        scratch::train_batch(x, y, replicas, devices, lr)?.mean()
+        let ls = scratch::train_batch(x, y, replicas, devices, lr)?;
+        BatchLoss::new(ls, x.dim(0)?).mean()
     },
     accuracy: |replicas, _, minibatches| {
         let mut right = 0;

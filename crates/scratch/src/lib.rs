@@ -2,27 +2,31 @@
 //! but tensors. The functions stand in the order of the book's page.
 //!
 //! The steps: copy the parameters to every device, give each device its shard of the minibatch, add up the
-//! gradients, take the same step everywhere. Fast operations are in `functional`, the few-line version in `concise`.
+//! gradients, take the same step everywhere. Fast operations are in `data_parallel_functional`, the few-line version is
+//! in `concise`. The program around the training loop, with options and a record, is in [`program`].
+//!
+//! Ten names are not written here:
+//!
+//! | name | in PyTorch |
+//! |---|---|
+//! | [`Param`] | a tensor with `requires_grad`, and its `grad` |
+//! | [`Value`] | a tensor in the computational graph |
+//! | [`cross_entropy`] | `F.cross_entropy(…, reduction="none")` |
+//! | [`backward`] | `l.backward()` |
+//! | [`view_to_device`] | `x.to(device)` |
+//! | [`on_each`] | the loop over the devices: GPUs work in the background there |
+//! | [`synchronize`] | `torch.cuda.synchronize` |
+//! | [`sgd`], [`evaluate_accuracy_gpu`] | the book's `d2l.sgd`, `d2l.evaluate_accuracy_gpu` |
+//! | [`Dataset`] | what `d2l.load_data_fashion_mnist` loads |
+//!
+//! What is written `d2l::…` here is the book's `d2l.…` or `torch.…`: `rng`, `normal`, `devices`, `Timer`.
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
-use d2l::{
-    Param, backward, evaluate_accuracy_gpu, num_examples, on_each, sgd, synchronize, view_to_device,
-};
+use d2l::{Param, backward, evaluate_accuracy_gpu, on_each, sgd, synchronize, view_to_device};
 use data_parallel_functional::{Value, cross_entropy};
-use run::{BatchLoss, Book, Options, Run, Summary};
+use dataset::Dataset;
 
-/// What the book sets for this section: the batch size and the learning rate stay the same
-/// however many devices there are.
-pub const BOOK: Book = Book {
-    program: "scratch",
-    section: "Training on Multiple GPUs, by hand: LeNet on Fashion-MNIST, data-parallel",
-    network: "LeNet",
-    batch_size: |_num_gpus| 256,
-    lr: |_num_gpus| 0.2,
-};
-
-/// The names of the parameters in files.
-const NAMES: [&str; 8] = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
+pub mod program;
 
 /// The initial parameters W1, b1 … W4, b4 on the CPU: weights from N(0, 0.01²), biases zero.
 ///
@@ -99,8 +103,24 @@ pub fn loss(y_hat: &Value, y: &Tensor) -> Result<Value> {
 /// # candle_core::Result::Ok(())
 /// ```
 pub fn get_params(params: &[Tensor], device: &Device) -> Result<Vec<Param>> {
-    let params = params.iter();
-    params.map(|p| Param::new(&p.to_device(device)?)).collect()
+    params
+        .iter()
+        .map(|p| Param::new(&p.to_device(device)?))
+        .collect()
+}
+
+/// A copy of the parameters on each device: the book's `[get_params(params, d) for d in devices]`.
+///
+/// ```
+/// let device_params = scratch::replicas(&scratch::init_params(0)?, &d2l::devices(2)?)?;
+/// assert_eq!((device_params.len(), device_params[1].len()), (2, 8));
+/// # candle_core::Result::Ok(())
+/// ```
+pub fn replicas(params: &[Tensor], devices: &[Device]) -> Result<Vec<Vec<Param>>> {
+    devices
+        .iter()
+        .map(|device| get_params(params, device))
+        .collect()
 }
 
 /// Adds up all tensors on the device of the first, and broadcasts the sum back to all of them.
@@ -149,31 +169,34 @@ pub fn split_batch(
     y: &Tensor,
     devices: &[Device],
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let n = num_examples(x, y)?; // an error if x and y have different numbers
-    let k = devices.len();
-    let (mut x_shards, mut y_shards, mut start) = (vec![], vec![], 0);
-    for (i, device) in devices.iter().enumerate() {
-        let len = if i < n % k { n / k + 1 } else { n / k };
-        x_shards.push(view_to_device(&x.narrow(0, start, len)?, device)?);
-        y_shards.push(view_to_device(&y.narrow(0, start, len)?, device)?);
-        start += len;
+    let n = x.dim(0)?;
+    if y.dim(0)? != n {
+        bail!("x has {n} examples, y has {}", y.dim(0)?);
     }
+    let k = devices.len();
+    let start = |i: usize| i * (n / k) + i.min(n % k); // the first n % k shards have one more
+    let shard = |data: &Tensor, i: usize| {
+        let shard = data.narrow(0, start(i), start(i + 1) - start(i))?;
+        view_to_device(&shard, &devices[i])
+    };
+    let x_shards = (0..k).map(|i| shard(x, i)).collect::<Result<_>>()?;
+    let y_shards = (0..k).map(|i| shard(y, i)).collect::<Result<_>>()?;
     Ok((x_shards, y_shards))
 }
 
-/// One step of all devices on one minibatch; returns the minibatch's loss before it.
+/// One step of all devices on one minibatch. Returns the loss of each shard before it, summed over its examples.
 ///
 /// A device without an example adds nothing to the gradient, and takes the step all the same.
 ///
 /// ```
-/// # use candle_core::{DType, Device, Result, Tensor};
-/// let (devices, params) = (d2l::devices(2)?, scratch::init_params(0)?);
-/// let copies = devices.iter().map(|device| scratch::get_params(&params, device));
-/// let device_params = copies.collect::<Result<Vec<_>>>()?;
+/// # use candle_core::{DType, Device, Tensor};
+/// let devices = d2l::devices(2)?;
+/// let device_params = scratch::replicas(&scratch::init_params(0)?, &devices)?;
 /// let x = Tensor::zeros((4, 1, 28, 28), DType::F32, &Device::Cpu)?;
 /// let y = Tensor::zeros(4, DType::U32, &Device::Cpu)?;
-/// let l = scratch::train_batch(&x, &y, &device_params, &devices, 0.2)?;
-/// assert!((l.mean()? - 10f32.ln()).abs() < 1e-3); // ten classes, and nothing learned yet
+/// let ls = scratch::train_batch(&x, &y, &device_params, &devices, 0.2)?;
+/// let l = ls[1].to_scalar::<f32>()? / 2.0; // the mean over the two examples of the second device
+/// assert!((l - 10f32.ln()).abs() < 1e-3); // ten classes, and nothing learned yet
 /// # candle_core::Result::Ok(())
 /// ```
 ///
@@ -187,7 +210,7 @@ pub fn train_batch(
     device_params: &[Vec<Param>],
     devices: &[Device],
     lr: f64,
-) -> Result<BatchLoss> {
+) -> Result<Vec<Tensor>> {
     let (x_shards, y_shards) = split_batch(x, y, devices)?;
     // Loss and backpropagation on each device separately, on all at once. Replica i gets the i-th inputs
     let inputs = (x_shards, y_shards, device_params);
@@ -205,53 +228,56 @@ pub fn train_batch(
     // The model parameters are updated separately on each device
     let batch_size = x.dim(0)?; // Here, we use a full-size batch
     on_each(devices, device_params, |w| sgd(w, lr, batch_size))?;
-    Ok(BatchLoss::new(ls, batch_size))
+    Ok(ls)
 }
 
-/// Trains LeNet as the options say. The clock counts the training of all devices, not the evaluation. Device 0
-/// alone computes the accuracy, as in the book.
+/// Trains LeNet on `num_gpus` devices, and prints the book's line. Returns the test accuracy after each epoch. Device 0
+/// alone computes it, as in the book.
 ///
 /// ```
-/// use run::Options;
-///
-/// let summary = scratch::train(&Options {
-///     gpus: Some(2),
-///     epochs: 1,
+/// let data = dataset::load(&dataset::Options {
 ///     data: Some("synthetic".parse()?),
 ///     limit_train: Some(512),
 ///     limit_test: Some(100),
-///     ..Options::default() // the book's
+///     ..dataset::Options::default()
 /// })?;
-/// assert_eq!(summary.test_acc.len(), 1);
+/// let test_acc = scratch::train(2, 256, 0.2, 1, &data)?;
+/// assert_eq!(test_acc.len(), 1);
 /// # anyhow::Ok(())
 /// ```
 ///
 /// # Errors
-/// If an option, the data or the parameters cannot be used, or a step or a file fails.
-pub fn train(options: &Options) -> anyhow::Result<Summary> {
-    // Devices, data, timer and curve, as the options say
-    let mut run = Run::start(options, &BOOK)?;
-    // New parameters, or those of --init
-    let names = NAMES.map(str::to_owned).into_iter();
-    let params = run.init(names.zip(init_params(options.seed)?))?;
-    let (devices, lr) = (run.devices.clone(), run.lr);
-    // Copy model parameters to all devices
-    let copies = devices.iter().map(|device| get_params(&params, device));
-    let device_params: Vec<_> = copies.collect::<Result<_>>()?;
-    for epoch in run.epochs() {
-        run.timer.start();
-        for batch in run.train_iter.epoch(epoch) {
+/// If there are fewer examples than devices, or a step fails.
+pub fn train(
+    num_gpus: usize,
+    batch_size: usize,
+    lr: f64,
+    num_epochs: usize,
+    data: &Dataset,
+) -> anyhow::Result<Vec<f64>> {
+    let (train_iter, test_iter) = data.iters(batch_size)?;
+    let devices = d2l::devices(num_gpus)?;
+    // Copy model parameters to `num_gpus` GPUs
+    let device_params = replicas(&init_params(0)?, &devices)?;
+    let mut timer = d2l::Timer::new();
+    let mut test_acc = vec![];
+    for epoch in 1..=num_epochs {
+        timer.start();
+        for batch in train_iter.epoch(epoch) {
             let (x, y) = batch?;
             // Perform multi-GPU training for a single minibatch
-            let l = train_batch(&x, &y, &device_params, &devices, lr)?;
-            run.step(l, &device_params)?;
+            train_batch(&x, &y, &device_params, &devices, lr)?;
         }
         synchronize(&devices)?;
-        run.timer.stop();
-        // Evaluate the model on GPU 0, and add the accuracy to the curve
+        timer.stop();
+        // Evaluate the model on GPU 0
         let net = |x: &Tensor| lenet(x, &device_params[0]);
-        let test_acc = evaluate_accuracy_gpu(net, &run.test_iter, &devices[0])?;
-        run.epoch(test_acc, &device_params)?;
+        test_acc.push(evaluate_accuracy_gpu(net, &test_iter, &devices[0])?);
     }
-    run.finish(&device_params)
+    if let Some(last) = test_acc.last() {
+        let sec = timer.avg();
+        let names = d2l::device_names(&devices);
+        println!("test acc: {last:.2}, {sec:.2} sec/epoch on {names}");
+    }
+    Ok(test_acc)
 }

@@ -7,5 +7,9 @@ use std::process::ExitCode;
 static MEMORY: data_parallel_functional::Allocator = run::ALLOCATOR;
 
 fn main() -> ExitCode {
-    run::program(&scratch::BOOK, scratch::train, std::env::args_os())
+    run::program(
+        &scratch::program::BOOK,
+        scratch::program::train,
+        std::env::args_os(),
+    )
 }

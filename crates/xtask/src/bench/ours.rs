@@ -55,9 +55,11 @@ pub fn with_step(
     match network {
         Network::Lenet => {
             let params = scratch::init_params(0)?;
-            let copies = devices.iter().map(|d| scratch::get_params(&params, d));
-            let device_params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-            f(&mut |x, y| Ok(scratch::train_batch(x, y, &device_params, devices, LR)?))
+            let device_params = scratch::replicas(&params, devices)?;
+            f(&mut |x, y| {
+                let ls = scratch::train_batch(x, y, &device_params, devices, LR)?;
+                Ok(BatchLoss::new(ls, x.dim(0)?))
+            })
         }
         _ => {
             let init = Initializer::Layers;

@@ -5,6 +5,7 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use concise::{DataParallel, Initializer, Sgd, Trainer};
 use functional::cross_entropy;
+use run::BatchLoss;
 
 use crate::bench::networks::layers;
 use crate::bench::ours::TrainStep;
@@ -44,10 +45,11 @@ pub fn train(
             let before = params
                 .map(|param| noisy(&(param * 10.0)?, noise))
                 .collect::<candle_core::Result<Vec<_>>>()?;
-            let copies = devices.iter().map(|d| scratch::get_params(&before, d));
-            let params = copies.collect::<candle_core::Result<Vec<_>>>()?;
-            let losses =
-                losses(&mut |x, y| Ok(scratch::train_batch(x, y, &params, devices, 0.02)?))?;
+            let params = scratch::replicas(&before, devices)?;
+            let losses = losses(&mut |x, y| {
+                let ls = scratch::train_batch(x, y, &params, devices, 0.02)?;
+                Ok(BatchLoss::new(ls, x.dim(0)?))
+            })?;
             let after = params[0].iter().map(|param| Tensor::clone(param)).collect();
             (losses, before, after)
         }

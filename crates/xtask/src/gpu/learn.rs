@@ -29,7 +29,7 @@ fn train(options: &GpuOptions, report: &mut Report) -> Result<()> {
         let mut last = Vec::new();
         let mut best = Vec::new();
         for seed in 0..3 {
-            let summary = scratch::train(&of(options, k, seed, Precision::Tf32))?;
+            let summary = scratch::program::train(&of(options, k, seed, Precision::Tf32))?;
             report.add(&line(&format!("LeNet, k = {k}"), seed, "", &summary))?;
             last.push(last_of(&summary.test_acc));
             best.push(best_of(&summary));
@@ -45,7 +45,7 @@ fn train(options: &GpuOptions, report: &mut Report) -> Result<()> {
         let summary = concise::train(&of(options, k, 0, Precision::Tf32).into())?;
         report.add(&line(&format!("ResNet-18, k = {k}"), 0, bar, &summary))?;
     }
-    let summary = scratch::train(&of(options, 1, 0, Precision::Bf16))?;
+    let summary = scratch::program::train(&of(options, 1, 0, Precision::Bf16))?;
     report.add(&line("LeNet, k = 1, bf16", 0, "", &summary))?;
     let summary = concise::train(&of(options, 1, 0, Precision::Bf16).into())?;
     report.add(&line("ResNet-18, k = 1, bf16", 0, "", &summary))
