@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
+use crate::invariants::{files, src};
 use crate::kit::{has, root};
 
 /// The first builds beside the others, some of which measure time: so it waits until it is asked for.
@@ -85,6 +86,8 @@ fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
             fs::copy(entry.path(), elsewhere.join(part).join(entry.file_name()))?;
         }
     }
+    fs::create_dir(elsewhere.join("examples"))?;
+    fs::write(elsewhere.join("examples/docs.rs"), doc_examples()?)?;
     let exe = std::env::current_exe()?;
     let target = exe.ancestors().nth(3).context("no target folder")?;
     let profile = exe.ancestors().nth(2);
@@ -104,13 +107,48 @@ fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
     let ran = said.matches("\ntest result: ok. ").count();
     ensure!(ran >= programs && !said.contains("warning"), "{said}");
 
-    fs::create_dir(elsewhere.join("examples"))?;
     fs::write(elsewhere.join("examples/wrong.rs"), WRONG)?;
     let (success, said) = cargo(&["build", "--example", "wrong"])?;
     ensure!(!success, "it is right");
     has(&said, "Linear` is no network or layer of this library")?;
     let todo = "wrap a module or a function of candle's tensors: `candle(module)`";
     has(&said, todo)
+}
+
+/// A program with every example in the documentation of the library, each as a function: it has no other dependency, as
+/// a reader's program has none.
+fn doc_examples() -> Result<String> {
+    let mut program = "#![allow(unused, clippy::all)]\nfn main() {}\n".to_owned();
+    let mut count = 0;
+    for file in files(&src("data-parallel"))? {
+        let text = fs::read_to_string(file)?;
+        let mut example: Option<Vec<&str>> = None;
+        for line in text.lines() {
+            let doc = line.trim_start();
+            let doc = doc.strip_prefix("///").or_else(|| doc.strip_prefix("//!"));
+            let doc = doc.map(|doc| doc.strip_prefix(' ').unwrap_or(doc));
+            match (doc, &mut example) {
+                (Some("```" | "```no_run"), None) => example = Some(Vec::new()),
+                (Some("```"), Some(lines)) => {
+                    count += 1;
+                    let code = lines.join("\n");
+                    let returns = if code.contains("Ok(()") || code.contains("Ok::<()") {
+                        " -> std::result::Result<(), impl std::fmt::Debug>"
+                    } else {
+                        ""
+                    };
+                    program += &format!("fn example_{count}(){returns} {{\n{code}\n}}\n");
+                    example = None;
+                }
+                (Some(doc), Some(lines)) => {
+                    lines.push(doc.strip_prefix("# ").unwrap_or(doc));
+                }
+                _ => {}
+            }
+        }
+    }
+    ensure!(count > 30, "{count} examples were found");
+    Ok(program)
 }
 
 /// A layer of candle's, not wrapped.
