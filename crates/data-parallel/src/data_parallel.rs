@@ -408,8 +408,9 @@ impl DataParallel {
             }
             Algorithm::Ring if k > 2 => format!("ring in buckets of {bucket} bytes"),
             Algorithm::Star => "ranks".into(),
-            _ if k <= 3 => "ranks".into(),
-            _ => "pairs".into(),
+            Algorithm::Owner | Algorithm::Ring | Algorithm::Tree | Algorithm::Auto => {
+                if k <= 3 { "ranks" } else { "pairs" }.into()
+            }
         }
     }
 

@@ -83,12 +83,7 @@ fn serial(schedule: &Schedule, data: &[Vec<f32>]) -> Vec<f32> {
 /// A value that is none, or a sum that is too large: all members hear of it, wherever it is, and not in the next call.
 #[test]
 fn all_members_know_whether_the_sums_are_finite() {
-    for algorithm in [
-        Algorithm::Star,
-        Algorithm::Owner,
-        Algorithm::Ring,
-        Algorithm::Tree,
-    ] {
+    for algorithm in Algorithm::ALL {
         for k in 1..=5 {
             for n in [1, 100, 5000] {
                 let found = on_threads(group(k, with(algorithm)), |mut member| {
