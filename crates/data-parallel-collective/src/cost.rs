@@ -94,8 +94,8 @@ impl Schedule {
             .sum()
     }
 
-    /// The time of one round, as [`time`](Self::time): that of its busiest member.
-    pub fn round_time(
+    /// The time of one round: that of its busiest member.
+    fn round_time(
         &self,
         round: &[Sum],
         bytes: usize,

@@ -1,12 +1,11 @@
 //! A chapter as it would be now: listings from their sources, outputs from a run.
 
 use anyhow::{Context, Result, ensure};
-use collective::Algorithm;
 
 use crate::book::Book;
 use crate::chapter::{Chapter, Kind};
 use crate::output::Picture;
-use crate::{curve, item, memory, output, rounds, run, speed_up};
+use crate::{curve, item, output, run, speed_up};
 
 /// A piece of a chapter as it should be now.
 #[derive(Debug)]
@@ -78,15 +77,10 @@ pub fn pictures(book: &Book) -> Result<Vec<Picture>> {
         file: file.to_owned(),
         svg,
     };
-    let mut all = vec![
+    Ok(vec![
         drawn(curve::FILE, curve::svg(book)?),
         drawn(speed_up::FILE, speed_up::svg(book)?),
-        drawn(memory::FILE, memory::svg(book)?),
-    ];
-    for algorithm in Algorithm::ALL {
-        all.push(drawn(&rounds::file(algorithm), rounds::svg(algorithm)));
-    }
-    Ok(all)
+    ])
 }
 
 /// True if a file is a picture of a chapter's cell.
