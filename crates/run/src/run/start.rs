@@ -46,19 +46,17 @@ pub(super) fn set_up(
 
 /// Prints what was chosen.
 pub(super) fn print_start(chosen: &Chosen, options: &Options) {
-    let cores = devices::cores();
-    let given = devices::given_cores();
-    let unused = unused_threads(given, options.threads);
     let on_cpu = chosen.devices[0].is_cpu();
-    let no_bf16 = (on_cpu && options.precision == Precision::Bf16)
-        .then(|| "--precision bf16 has no effect: the CPU computes in f32".to_owned());
+    let mut lines = Vec::new();
+    if on_cpu && options.precision == Precision::Bf16 {
+        lines.push("--precision bf16 has no effect: the CPU computes in f32".to_owned());
+    }
     let each = if on_cpu {
-        let each = what_each_has(given, cores, chosen.share);
-        format!(", {each}{}", why_no_more(given, cores, options.threads))
+        let words = cores_of_each(devices::given_cores(), devices::cores(), chosen.share);
+        format!(", {words}")
     } else {
         String::new()
     };
-    let mut lines: Vec<String> = [unused, no_bf16].into_iter().flatten().collect();
     lines.push(format!("{} on {}{each}", chosen.network, chosen.places));
     lines.extend(gpu_facts(chosen.devices));
     lines.push(format!(
@@ -72,48 +70,14 @@ pub(super) fn print_start(chosen: &Chosen, options: &Options) {
     say(format_args!("{}", lines.join("\n")));
 }
 
-/// Threads that `--threads` asks for, and that the process was not given.
-fn unused_threads(given: &GivenCores, asked: Option<usize>) -> Option<String> {
-    let asked = asked?;
-    let most = given.threads;
-    if asked <= most {
-        return None;
-    }
-    let what = threads_are(given, most);
-    Some(if given.has_quota() {
-        format!("--threads {asked}: a quota allows only {most} {what}")
-    } else {
-        format!("--threads {asked}: only {most} {what} are there")
-    })
-}
-
-/// Says what each replica computes on: `share` of the run's threads.
-fn what_each_has(given: &GivenCores, threads: usize, share: usize) -> String {
-    format!("{share} of {threads} {} each", threads_are(given, threads))
-}
-
-/// Says if `threads` are hyperthreads or cores.
-fn threads_are(given: &GivenCores, threads: usize) -> &'static str {
-    if threads > given.cores {
+/// The `share` of each replica of the run's threads, which are cores or hyperthreads.
+fn cores_of_each(given: &GivenCores, threads: usize, share: usize) -> String {
+    let unit = if threads > given.cores {
         "hyperthreads"
     } else {
         "cores"
-    }
-}
-
-/// Why a run takes no more threads, where its user does not limit them and that is not plain.
-fn why_no_more(given: &GivenCores, threads: usize, asked: Option<usize>) -> String {
-    if asked.is_some() || threads != given.default_threads() {
-        return String::new(); // the user has limited them, or shares them with other processes
-    }
-    if threads < given.threads {
-        let most = given.threads;
-        format!(" (--threads {most} uses hyperthreads too)")
-    } else if given.has_quota() {
-        format!(" (a quota allows {threads})")
-    } else {
-        String::new()
-    }
+    };
+    format!("{share} of {threads} {unit} each")
 }
 
 /// The devices, of many on the CPU the first and the last; or which replicas are in which process.
@@ -363,75 +327,16 @@ pub(super) fn load(options: &Options) -> Result<Dataset> {
 mod tests {
     use super::*;
 
-    /// The first line's words on cores, for two replicas, and the line before it.
-    fn said(given: &GivenCores, asked: Option<usize>) -> (String, Option<String>) {
-        let threads = asked.map_or(given.default_threads(), |n| n.min(given.threads));
-        let each = what_each_has(given, threads, (threads / 2).max(1));
-        let why = why_no_more(given, threads, asked);
-        (format!("{each}{why}"), unused_threads(given, asked))
-    }
-
-    fn given(threads: usize, hyperthreads: usize, cores: usize) -> GivenCores {
-        GivenCores {
-            threads,
-            hyperthreads,
-            cores,
-            allowed: (0..hyperthreads as u32).collect(),
-        }
-    }
-
     #[test]
-    fn the_first_line_names_the_cores() {
-        for (given, each) in [
-            (given(1, 1, 1), "1 of 1 cores each"),
-            (given(4, 4, 4), "2 of 4 cores each"),
-            (
-                given(32, 32, 16),
-                "8 of 16 cores each (--threads 32 uses hyperthreads too)",
-            ),
-            (given(2, 2, 1), "1 of 2 hyperthreads each"),
-            (given(3, 8, 8), "1 of 3 cores each (a quota allows 3)"),
-            (given(3, 8, 4), "1 of 3 cores each (a quota allows 3)"),
-            (
-                given(6, 8, 4),
-                "2 of 4 cores each (--threads 6 uses hyperthreads too)",
-            ),
-            (given(1, 2, 1), "1 of 1 cores each (a quota allows 1)"),
-        ] {
-            assert_eq!(said(&given, None), (each.to_owned(), None), "{given:?}");
-        }
-        let some_of_a_process = why_no_more(&given(32, 32, 16), 4, None);
-        assert_eq!(some_of_a_process, "");
-    }
-
-    #[test]
-    fn threads_that_are_not_there_are_named() {
-        for (given, asked, each, unused) in [
-            (given(4, 4, 4), 2, "1 of 2 cores each", None),
-            (given(32, 32, 16), 16, "8 of 16 cores each", None),
-            (given(32, 32, 16), 20, "10 of 20 hyperthreads each", None),
-            (
-                given(32, 32, 16),
-                64,
-                "16 of 32 hyperthreads each",
-                Some("--threads 64: only 32 hyperthreads are there"),
-            ),
-            (
-                given(4, 4, 4),
-                5,
-                "2 of 4 cores each",
-                Some("--threads 5: only 4 cores are there"),
-            ),
-            (
-                given(2, 8, 4),
-                8,
-                "1 of 2 cores each",
-                Some("--threads 8: a quota allows only 2 cores"),
-            ),
-        ] {
-            let expected = (each.to_owned(), unused.map(str::to_owned));
-            assert_eq!(said(&given, Some(asked)), expected, "{given:?}");
-        }
+    fn more_threads_than_cores_are_hyperthreads() {
+        let given = GivenCores {
+            threads: 32,
+            hyperthreads: 32,
+            cores: 16,
+            allowed: (0..32).collect(),
+        };
+        assert_eq!(cores_of_each(&given, 16, 8), "8 of 16 cores each");
+        assert_eq!(cores_of_each(&given, 20, 10), "10 of 20 hyperthreads each");
     }
 
     #[test]
