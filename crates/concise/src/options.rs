@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use data_parallel::devices::find;
 use data_parallel::schedule::{cosine, linear, one_cycle, step, warmup};
@@ -50,12 +49,12 @@ pub struct Options {
     #[arg(long, default_value_t = 0, value_name = "STEPS", help_heading = TRAINING)]
     pub warmup: usize,
 
-    /// All-reduce algorithm for the gradients; the book uses the star
-    #[arg(long, default_value_t = Algorithm::Auto, value_name = "WAY", value_parser = ways(), help_heading = TOGETHER)]
+    /// All-reduce algorithm for the gradients: star, as in the book, owner, ring, tree, nccl or auto
+    #[arg(long, default_value_t = Algorithm::Auto, value_name = "WAY", help_heading = TOGETHER)]
     pub allreduce: Algorithm,
 
-    /// Where the gradients are summed
-    #[arg(long, default_value_t = ReduceOn::Device, value_name = "PLACE", value_parser = places(), help_heading = TOGETHER)]
+    /// Where the gradients are summed: on the device of each replica, or in the memory of the host
+    #[arg(long, default_value_t = ReduceOn::Device, value_name = "PLACE", help_heading = TOGETHER)]
     pub reduce_on: ReduceOn,
 
     /// Bucket size in MiB; each bucket of gradients is summed as soon as it is complete
@@ -85,21 +84,6 @@ pub struct Options {
     /// How long to wait for a replica that does not arrive
     #[arg(long, default_value_t = 600.0, allow_negative_numbers = true, value_name = "SECONDS", help_heading = TOGETHER)]
     pub timeout: f64,
-}
-
-/// The names of the algorithms, so that a shell can complete them.
-fn ways() -> impl TypedValueParser<Value = Algorithm> {
-    PossibleValuesParser::new(["star", "owner", "ring", "tree", "nccl", "auto"])
-        .try_map(|way| way.parse())
-}
-
-/// The places where gradients are summed, with the help of each.
-fn places() -> impl TypedValueParser<Value = ReduceOn> {
-    let device = "On the devices, which copy from each other";
-    let host = "In host memory; each device copies its gradients there and the sums back";
-    let places = [("device", device), ("host", host)]
-        .map(|(name, help)| PossibleValue::new(name).help(help));
-    PossibleValuesParser::new(places).try_map(|place| place.parse::<ReduceOn>())
 }
 
 /// A weight for each device.
