@@ -28,10 +28,8 @@ fn part() -> Regex {
         // x1.9, 1.9×
         r"[x×]\s*-?[0-9]+\.[0-9]+".into(),
         r"-?[0-9]+\.[0-9]+\s*(?:x\b|×)".into(),
-        // 2 of 4 cores each, and in brackets why no more
-        format!(
-            r"{NUMBER}\s*of\s*{NUMBER}\s*(?:cores|hyperthreads)\b(?:\s*each(?:\s*\([^)]*\))?)?"
-        ),
+        // 2 of 4 cores each
+        format!(r"{NUMBER}\s*of\s*{NUMBER}\s*(?:cores|hyperthreads)\b(?:\s*each)?"),
         // cpu(0)
         format!(r"(?:cpu|cuda|gpu)\s*\(\s*{NUMBER}\s*\)"),
         r"Cpu\b".into(),
@@ -129,7 +127,7 @@ mod tests {
             "x1.9 and 2.1× | x0.7 and 12.0×",
             "16.2 GB/s | 9.1 GB/s",
             "on [cpu(0), cpu(1)], 2 of 4 cores each | on [cuda(0), cuda(1)], 1 of 8 cores each",
-            "on [cpu(0)], 2 of 2 cores each | on [cpu(0)], 4 of 4 cores each (--threads 8 uses hyperthreads too)",
+            "on [cpu(0)], 2 of 2 cores each | on [cpu(0)], 4 of 4 cores each",
             "on [cpu(0)], 2 of 2 cores each | on [cpu(0)], 2 of 2 hyperthreads each",
             "device: Cpu | device: cuda(0)",
             "1.3 sec/epoch on [cpu(0)] | 2.7 sec/epoch on [cpu(3)]",
