@@ -15,6 +15,7 @@ mod errors;
 mod evaluation;
 mod gradient_check;
 mod gradient_checks;
+mod hook;
 mod long_sums;
 mod losses;
 mod memory_of_parameters;

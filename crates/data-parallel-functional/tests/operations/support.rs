@@ -1,6 +1,7 @@
 //! Numbers, gradients and comparisons that the tests share.
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, ModuleT, Result, Shape, Tensor, Var};
+use crate::hook::Hook;
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var};
 use functional::{
     BackwardOptions, Bucket, BucketMemory, Gradients, Network, Ready, Summation, Value, candle,
 };
@@ -154,36 +155,6 @@ pub fn upstream(dims: &[usize]) -> Tensor {
     random(dims, 99)
 }
 
-/// Hands a tensor on, and its gradient back, and does something on each way: `true` is forward.
-#[derive(Clone)]
-struct Hook<F>(F);
-
-impl<F: Fn(bool) + Clone + Send + Sync + 'static> ModuleT for Hook<F> {
-    /// Without `train` nothing is done: a module runs so to find its shape.
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        match train {
-            true => x.apply_op1(self.clone()),
-            false => Ok(x.clone()),
-        }
-    }
-}
-
-impl<F: Fn(bool)> CustomOp1 for Hook<F> {
-    fn name(&self) -> &'static str {
-        "hook"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.0(true);
-        Ok((x.clone(), layout.shape().clone()))
-    }
-
-    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        self.0(false);
-        Ok(Some(dy.clone()))
-    }
-}
-
 /// What an operation gives back for a gradient.
 pub type WayBack = fn(&Tensor) -> Result<Option<Tensor>>;
 
@@ -206,7 +177,11 @@ impl CustomOp1 for Faulty {
 
 /// `x`, and `f` is called when a pass comes by, with whether it is forward.
 pub fn on_each_way(x: &Value, f: impl Fn(bool) + Clone + Send + Sync + 'static) -> Result<Value> {
-    candle(Hook(f)).forward(x, true)
+    let hook = move |forward| {
+        f(forward);
+        Ok(())
+    };
+    candle(Hook(hook)).forward(x, true)
 }
 
 /// Σ y · up, of which `up` is y's gradient.

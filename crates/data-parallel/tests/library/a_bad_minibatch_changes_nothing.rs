@@ -14,6 +14,7 @@ use data_parallel::{
     AdamW, DataParallel, Initializer, Replication, Trainer, evaluate, evaluate_accuracy,
 };
 
+use crate::hook::Hook;
 use crate::kit::{cpus, formula_tensor, has, largest_difference, says, sgd};
 
 type Xy = (Tensor, Tensor);
@@ -195,12 +196,16 @@ fn a_replica_may_fail_at_any_bucket() -> Result<()> {
                 for i in 0..layers {
                     net = net.add(Linear::new(4, 4, vb.pp(format!("{i}")))?);
                     let fails = is_faulty && i == at;
-                    let fault = Fault {
-                        fails,
-                        panics,
-                        backwards: count.clone(),
-                    };
-                    net = net.add(candle(move |x: &Tensor| x.apply_op1(fault.clone())));
+                    let backwards = count.clone();
+                    net = net.add(candle(Hook(move |forward: bool| {
+                        if forward || !fails || backwards.fetch_add(1, SeqCst) > 0 {
+                            return Ok(());
+                        }
+                        if panics {
+                            std::panic::resume_unwind(Box::new("a fault"));
+                        }
+                        candle_core::bail!("a fault")
+                    })));
                 }
                 Ok(net)
             })?;
@@ -227,38 +232,6 @@ fn a_replica_may_fail_at_any_bucket() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Hands a tensor on; its first gradient fails.
-#[derive(Clone)]
-struct Fault {
-    fails: bool,
-    panics: bool,
-    backwards: Arc<AtomicUsize>,
-}
-
-impl candle_core::CustomOp1 for Fault {
-    fn name(&self) -> &'static str {
-        "fault"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &candle_core::CpuStorage,
-        layout: &candle_core::Layout,
-    ) -> candle_core::Result<(candle_core::CpuStorage, candle_core::Shape)> {
-        Ok((x.clone(), layout.shape().clone()))
-    }
-
-    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        if self.fails && self.backwards.fetch_add(1, SeqCst) == 0 {
-            if self.panics {
-                std::panic::resume_unwind(Box::new("a fault"));
-            }
-            candle_core::bail!("a fault")
-        }
-        Ok(Some(dy.clone()))
-    }
 }
 
 /// √x at 0 has no gradient, and the loss is finite all the same. Clipping by a norm would make all of them NaN.
@@ -577,7 +550,7 @@ fn a_loss_that_is_no_number_changes_nothing() -> Result<()> {
                 let y = Tensor::new(y, &Device::Cpu)?;
                 let before = everything(&net, &trainer)?;
                 let words = format!(
-                    "step 2, at learning rate 0.1: the loss is {bad}. No step was taken; try"
+                    "step 2, at learning rate 0.1: the loss is {bad}. No step was taken; try a smaller rate, or clip_norm"
                 );
                 says(&words, trainer.step(&x, &y))?;
                 same("after a step", &before, &everything(&net, &trainer)?)?;

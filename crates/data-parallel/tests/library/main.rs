@@ -5,6 +5,8 @@ extern crate data_parallel_functional as functional;
 
 mod a_bad_minibatch_changes_nothing;
 mod batches_have_any_form;
+#[path = "../../../data-parallel-functional/tests/operations/hook.rs"]
+mod hook;
 mod kit;
 mod layers_train_right;
 mod optimizers_are_pytorchs;

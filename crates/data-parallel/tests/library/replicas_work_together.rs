@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use candle_core::{CpuStorage, CustomOp1, Layout, Module, ModuleT, Shape, Tensor};
+use candle_core::{Module, Tensor};
 use candle_nn::VarBuilder;
 use data_parallel::functional::{Network, Value, candle, cross_entropy};
 use data_parallel::layers::{
@@ -17,6 +17,7 @@ use data_parallel::{
     Algorithm, DataParallel, Initializer, Link, ReduceOn, Replication, Sgd, Trainer,
 };
 
+use crate::hook::Hook;
 use crate::kit::{cpus, formula_batch, has, largest, largest_difference, says, sgd, steps};
 use crate::resnet::{Residual, resnet18};
 
@@ -220,32 +221,6 @@ fn untrained(k: usize) -> Result<DataParallel> {
     )?)
 }
 
-/// A second trainer steps while the first has accumulated one minibatch of two: its gradients are still there.
-#[test]
-fn gradients_wait_while_another_trainer_steps() -> Result<()> {
-    let (net, (x, y)) = (untrained(2)?, formula_batch(0, 4)?);
-    let still = sgd(0.0, 0.9); // its steps change no parameter
-    let mut first = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).accumulate(2)?;
-    for flushes in [false, true] {
-        match flushes {
-            true => first.backward(&x, &y)?, // the first half of a step
-            false => first.step(&x, &y)?,
-        };
-        let before = everywhere(&net)?;
-        Trainer::new(&net, cross_entropy, still).step(&x, &y)?;
-        same(&before, &everywhere(&net)?, 0.0, "the other's step")?;
-        match flushes {
-            true => first.flush()?,
-            false => drop(first.step(&x, &y)?),
-        }
-    }
-    let one = untrained(2)?;
-    let mut alone = Trainer::new(&one, cross_entropy, Sgd::new(0.1));
-    alone.step(&x, &y)?;
-    alone.step(&x, &y)?;
-    same(&everywhere(&one)?, &everywhere(&net)?, 2e-6, "two steps")
-}
-
 /// A replica has only its own part of them, which is not divided by the right number.
 #[test]
 fn gradients_that_wait_are_not_shown_as_those_of_a_step() -> Result<()> {
@@ -257,16 +232,6 @@ fn gradients_that_wait_are_not_shown_as_those_of_a_step() -> Result<()> {
         ensure!(gradients == shown, "{gradients} are shown, not {shown}");
     }
     Ok(())
-}
-
-/// The mean over a shard would be divided by the number of examples again.
-#[test]
-fn a_loss_that_is_a_mean_is_refused() -> Result<()> {
-    let (net, (x, y)) = (untrained(2)?, formula_batch(0, 6)?);
-    let mean = |y_hat: &Value, y: &Tensor| cross_entropy(y_hat, y)?.mean();
-    let mut trainer = Trainer::new(&net, mean, Sgd::new(0.1));
-    let step = trainer.step(&x, &y);
-    says("the loss has shape [], expected [3]", step)
 }
 
 #[test]
@@ -377,36 +342,6 @@ fn norms_that_do_not_synchronize_are_named() -> Result<()> {
     })?;
     let words = "sync_bn: the network has no synchronized batch norm";
     has(&error, words)
-}
-
-/// Hands a tensor on, and its gradient back, and does something on each way: `true` is forward.
-#[derive(Clone)]
-struct Hook<F>(F);
-
-impl<F: Fn(bool) -> candle_core::Result<()> + Clone + Send + Sync + 'static> ModuleT for Hook<F> {
-    /// Without `train` nothing happens: a network of candle's operations runs so, to learn its shapes.
-    fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
-        match train {
-            true => x.apply_op1(self.clone()),
-            false => Ok(x.clone()),
-        }
-    }
-}
-
-impl<F: Fn(bool) -> candle_core::Result<()>> CustomOp1 for Hook<F> {
-    fn name(&self) -> &'static str {
-        "hook"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.0(true)?;
-        Ok((x.clone(), layout.shape().clone()))
-    }
-
-    fn bwd(&self, _: &Tensor, _: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        self.0(false)?;
-        Ok(Some(dy.clone()))
-    }
 }
 
 /// Fails on one of the ways.
