@@ -597,13 +597,6 @@ mod tests {
     }
 
     #[test]
-    fn minibatches_made_on_a_device_have_the_same_values() {
-        let iter = iter(200, 32, Some(5));
-        let on_device = iter.clone().on_device(&Device::Cpu).unwrap();
-        assert_eq!(numbers(on_device.epoch(3)), numbers(iter.epoch(3)));
-    }
-
-    #[test]
     fn a_batch_size_of_0_is_refused() {
         let x = Tensor::new(&[1f32], &Device::Cpu).unwrap();
         let error = DataIter::of_tensors(&x, &x, 0, None).unwrap_err();

@@ -2,8 +2,8 @@
 //! parts. What is right passes, and what is known is not compared again.
 
 use crate::support::{assert_refused, random, variables};
-use candle_core::{D, DType, Device, Module, ModuleT, Result, Tensor, Var};
-use functional::{GradientChecks, Network, Value, Variables, candle, candle_fn};
+use candle_core::{D, Module, ModuleT, Result, Tensor, Var};
+use functional::{GradientChecks, Network, Value, Variables, candle};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -35,81 +35,6 @@ fn trained(x: &Tensor, columns: usize) -> (Vec<Var>, impl Fn() -> Result<Value> 
     let params = variables(&[random((columns, x.dim(D::Minus1).unwrap()), 9)]).unwrap();
     let (x, w) = (x.clone(), params[0].clone());
     (params, move || Value::new(&x)?.linear(&w, None))
-}
-
-#[test]
-fn a_fused_norm_without_a_gradient_is_refused_beside_a_shortcut() -> Result<()> {
-    let (one, zero) = (random(8, 1), random(8, 2));
-    let norm = candle(move |x: &Tensor| x + candle_nn::ops::layer_norm(x, &one, &zero, 1e-5)?);
-    let y = Value::new(&random((4, 8), 1))?.linear(&random((8, 8), 2), None)?;
-    let error = checks(&[]).run(|| norm.forward(&y, true));
-    assert_refused("the gradient of input 0 of shape [4, 8] is wrong", error);
-    norm.forward(&y, true)?; // unless it is not asked
-    let embedding = candle_nn::Embedding::new(random((5, 3), 1), 3);
-    let tokens = Value::new(&Tensor::new(&[[0u32, 4]], &Device::Cpu)?)?;
-    checks(&[]).run(|| candle(embedding).forward(&tokens, true))?;
-    Ok(())
-}
-
-/// (1 - p)² · cross-entropy for p by `softmax`, made anew in each step.
-fn focal(y_hat: &Value, y: &Tensor, softmax: fn(&Tensor) -> Result<Tensor>) -> Result<Value> {
-    let y = y.unsqueeze(1)?;
-    candle_fn(move |x: &[Tensor]| {
-        let p = softmax(&x[0])?.gather(&y, 1)?.squeeze(1)?;
-        let log_p = candle_nn::ops::log_softmax(&x[0], 1)?;
-        let ce = log_p.gather(&y, 1)?.squeeze(1)?.neg()?;
-        p.affine(-1., 1.)?.sqr()? * ce
-    })
-    .forward(y_hat, true)
-}
-
-/// The outputs (B, 4) as maps of 2 × 2 that are pooled.
-fn pooled(y_hat: &Value, _: &Tensor, pool: fn(&Tensor) -> Result<Tensor>) -> Result<Value> {
-    let maps = candle(move |x: &Tensor| pool(&x.reshape(((), 1, 2, 2))?)?.flatten_all()?.sqr());
-    maps.forward(y_hat, true)
-}
-
-#[test]
-fn a_loss_is_checked_as_a_network_is() -> Result<()> {
-    type Loss = fn(&Value, &Tensor) -> Result<Value>;
-    let right: [Loss; 2] = [
-        |y_hat, y| focal(y_hat, y, |x| candle_nn::ops::softmax(x, D::Minus1)),
-        |y_hat, y| pooled(y_hat, y, |x| x.avg_pool2d(2)),
-    ];
-    let wrong: [(Loss, &str); 3] = [
-        (
-            |y_hat, y| focal(y_hat, y, candle_nn::ops::softmax_last_dim),
-            "the gradient of input 0 of shape [6, 4] is wrong",
-        ),
-        (
-            |y_hat, y| pooled(y_hat, y, |x| x.max_pool2d(2)),
-            "(0.25 times)",
-        ),
-        (
-            |y_hat, y| {
-                let y = y.unsqueeze(1)?;
-                let of_each = candle_fn(move |x: &[Tensor]| {
-                    let p = candle_nn::ops::softmax_last_dim(&x[0])?;
-                    p.gather(&y, 1)?.squeeze(1)?.log()?.neg()
-                });
-                of_each.forward(y_hat, true)
-            },
-            "the gradient of input 0 of shape [6, 4] is missing",
-        ),
-    ];
-    let y = Tensor::new(&[0u32, 1, 2, 3, 1, 2], &Device::Cpu)?;
-    let (params, net) = trained(&random((6, 3), 1), 4);
-    for loss in right {
-        checks(&params).run(|| loss(&net()?, &y))?;
-    }
-    for (loss, words) in wrong {
-        let mut checks = checks(&params);
-        for _ in 0..2 {
-            // also when it is tried again
-            assert_refused(words, checks.run(|| loss(&net()?, &y)));
-        }
-    }
-    Ok(())
 }
 
 /// How often a function of candle's runs.
@@ -376,69 +301,6 @@ fn an_input_behind_frozen_parts_needs_no_gradient() -> Result<()> {
             checks.run(|| module.forward(&computed(&first)?, true)),
         );
     }
-    Ok(())
-}
-
-#[test]
-fn frozen_integers_are_no_error() -> Result<()> {
-    let weight = Var::from_tensor(&random((4, 3), 1))?;
-    let ids = Var::from_tensor(&Tensor::new(&[2i64, 0, 1], &Device::Cpu)?)?;
-    let (w, i) = (weight.as_tensor().clone(), ids.as_tensor().clone());
-    let network = candle(move |x: &Tensor| {
-        let places = i.to_dtype(DType::F32)?;
-        x.matmul(&w)?.broadcast_add(&places)
-    });
-    let x = Value::new(&random((2, 4), 2))?;
-    let frozen = GradientChecks::new(Variables {
-        trained: vec![("weight".into(), weight.clone())],
-        frozen: vec![ids.clone()],
-        ..Variables::default()
-    });
-    frozen?.run(|| network.forward(&x, true))?;
-    let trained = GradientChecks::new(Variables {
-        trained: vec![("weight".into(), weight), ("ids".into(), ids)],
-        ..Variables::default()
-    });
-    let words = "ids has the type I64, expected floats, because it is trained; to use it as it is, freeze it with \
-                 Trainer::rate(\"ids\", 0.0)";
-    assert_refused(words, trained.map(drop));
-    Ok(())
-}
-
-#[test]
-fn a_foreign_variable_is_refused_and_not_moved() -> Result<()> {
-    let (own, foreign) = (
-        Var::from_tensor(&random((3, 3), 1))?,
-        Var::from_tensor(&random((3, 3), 2))?,
-    );
-    let (w, v) = (own.as_tensor().clone(), foreign.as_tensor().clone());
-    let looked = Rc::new(Cell::new(0f32));
-    let (look, at) = (looked.clone(), v.clone());
-    let network = candle(move |x: &Tensor| {
-        let first = at.flatten_all()?.get(0)?.to_scalar::<f32>()?;
-        look.set(
-            look.get()
-                + (first
-                    - random((3, 3), 2)
-                        .flatten_all()?
-                        .get(0)?
-                        .to_scalar::<f32>()?)
-                .abs(),
-        );
-        x.matmul(&w)?.matmul(&v)
-    });
-    let x = Value::new(&random((2, 3), 3))?;
-    let words = "a variable of shape [3, 3] is no parameter of this network";
-    assert_refused(
-        words,
-        checks(std::slice::from_ref(&own)).run(|| network.forward(&x, true)),
-    );
-    // other replicas may read it at this time
-    assert_eq!(looked.get(), 0.);
-    // also where candle has computed a weight from it
-    let weight = foreign.as_tensor().sqr()?;
-    let refused = checks(&[own]).run(|| x.linear(&weight, None));
-    assert_refused(words, refused);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use data_parallel::Processes;
 use data_parallel::collective::{Error, ProcessGroup, SumOrder};
 use data_parallel::functional::{Network, cross_entropy};
 use data_parallel::layers::{
-    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
+    BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
 use data_parallel::training::shares;
 use data_parallel::{AdamW, Algorithm, DataParallel, Initializer, Replication, Trainer, World};
@@ -288,25 +288,4 @@ fn every_layout_trains_to_the_same_bits() -> Result<()> {
         same_in_every_layout(what, &case)?;
     }
     Ok(())
-}
-
-fn lenet(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
-    Ok(Sequential::new()
-        .add(Nhwc)
-        .add(Conv2d::new(1, 20, 3, vb.pp("conv1"))?)
-        .add(Relu)
-        .add(AvgPool2d::new(2))
-        .add(Conv2d::new(20, 50, 5, vb.pp("conv2"))?)
-        .add(Relu)
-        .add(AvgPool2d::new(2))
-        .add(Flatten)
-        .add(Linear::new(800, 128, vb.pp("fc1"))?)
-        .add(Relu)
-        .add(Linear::new(128, 10, vb.pp("fc2"))?))
-}
-
-#[test]
-#[ignore = "it takes minutes"]
-fn lenet_in_every_layout() -> Result<()> {
-    same_in_every_layout("LeNet", &Case::plain(lenet))
 }
