@@ -19,8 +19,6 @@ pub(crate) mod activation;
 pub(crate) mod backend;
 pub mod budget;
 pub(crate) mod buffer;
-#[cfg(test)]
-pub(crate) mod case;
 pub(crate) mod conv;
 pub(crate) mod exp;
 pub(crate) mod finite;

@@ -10,6 +10,7 @@ mod both;
 mod buckets;
 mod by_hand;
 mod candle;
+mod convolutions;
 mod cuts;
 mod errors;
 mod evaluation;

@@ -2,8 +2,6 @@
 //! output is pooled window by window in registers, and backward computes it again. It knows the kernels 3 × 3 and
 //! 5 × 5, stride 1 and no padding.
 
-#[cfg(test)]
-mod tests;
 mod windows;
 
 use crate::cpu::activation::positive;

@@ -17,8 +17,6 @@ mod gradient;
 mod kernel;
 mod lanes;
 mod pooled;
-#[cfg(test)]
-mod tests;
 mod tiling;
 mod transform;
 mod weights;

@@ -7,8 +7,6 @@
 
 mod passes;
 mod sizes;
-#[cfg(test)]
-mod tests;
 mod tiles;
 mod weights;
 
