@@ -23,6 +23,7 @@ use crate::kit::{start, succeeds};
 
 trials![
     one_of_several_in_every_phase,
+    what_was_kept_goes_on,
     one_that_stands_still_ends_the_run_too,
     #[cfg(unix)]
     a_process_that_was_stopped_goes_on,
@@ -195,28 +196,17 @@ fn faults_of_concise(k: usize) -> Vec<Case> {
 }
 
 fn one_of_several_in_every_phase() -> Result<()> {
-    (2..=4).try_for_each(in_every_phase)
-}
-
-fn in_every_phase(k: usize) -> Result<()> {
-    let args = format!("{SMALL} --gpus {k}");
-    every_fault_ends("scratch", &args, &faults_by_hand(k))?;
-    let (args, faults) = (format!("{args} --momentum 0.9"), faults_of_concise(k));
-    match k {
-        2 => every_run_goes_on("concise", &args, &faults),
-        // they wait for each other in these phases too; three replicas have two cores: one that waits has to yield its own
-        3 => every_fault_ends(
-            "concise",
-            &format!("{args} --sync-bn --timeout 60"),
-            &faults,
-        ),
-        _ => every_fault_ends("concise", &args, &faults),
+    // they wait for each other in these phases too; three replicas have two cores: one that waits has to yield its own
+    for (k, more) in [(2, "--momentum 0.9"), (3, "--sync-bn --timeout 60")] {
+        let args = format!("{SMALL} --gpus {k}");
+        for fault in faults_by_hand(k) {
+            a_fault_ends("scratch", &args, &fault)?;
+        }
+        for fault in faults_of_concise(k) {
+            a_fault_ends("concise", &format!("{args} {more}"), &fault)?;
+        }
     }
-}
-
-fn every_fault_ends(program: &str, args: &str, cases: &[Case]) -> Result<()> {
-    let mut cases = cases.iter();
-    cases.try_for_each(|case| a_fault_ends(program, args, case))
+    Ok(())
 }
 
 fn a_fault_ends(program: &str, args: &str, (fault, words): &Case) -> Result<()> {
@@ -230,18 +220,22 @@ fn a_fault_ends(program: &str, args: &str, (fault, words): &Case) -> Result<()> 
     Ok(())
 }
 
-/// As [`every_fault_ends`], and to the end of the run that nothing happened to.
-fn every_run_goes_on(program: &str, args: &str, cases: &[Case]) -> Result<()> {
+/// To the end of the run that nothing happened to. A run of one's own is ended at any time, in `ones_own_run_goes_on`.
+fn what_was_kept_goes_on() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let args = format!("{args} --checkpoint-every 1");
-    let whole = folder.path().join("whole");
-    succeeds(program, &format!("{args} --out {}", whole.display()))?;
-    for (i, case) in cases.iter().enumerate() {
-        let out = folder.path().join(i.to_string());
-        a_fault_ends(program, &format!("{args} --out {}", out.display()), case)?;
-        goes_on(program, &out, &whole).with_context(|| format!("{program} {args}, {}", case.0))?;
-        fs::remove_dir_all(out)?; // 300 MB, and there are many
-    }
+    let [whole, out] = ["whole", "run"].map(|name| folder.path().join(name));
+    let args = format!("{SMALL} --gpus 2 --momentum 0.9 --checkpoint-every 1 --out");
+    succeeds("concise", &format!("{args} {}", whole.display()))?;
+    let fault = (
+        "backward,2,cpu(1),1".to_owned(),
+        "replica cpu(1)".to_owned(),
+    );
+    a_fault_ends("concise", &format!("{args} {}", out.display()), &fault)?;
+    let [stdout, stderr] = succeeds("concise", &format!("--resume {}", out.display()))?;
+    ensure!(stderr.is_empty(), "{stderr}");
+    has(&stdout, " goes on in epoch 1, after 1 of its minibatches")?;
+    let model = |folder: &Path| fs::read(folder.join("model.safetensors"));
+    ensure!(model(&out)? == model(&whole)?, "it ends elsewhere");
     Ok(())
 }
 
@@ -281,20 +275,6 @@ fn ends(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
         }
         thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// The run in a folder reaches the end of the one that nothing happened to, from a newest checkpoint that is whole.
-fn goes_on(program: &str, out: &Path, whole: &Path) -> Result<()> {
-    let [stdout, stderr] = succeeds(program, &format!("--resume {}", out.display()))?;
-    ensure!(stderr.is_empty(), "{stderr}");
-    let kept = stdout
-        .lines()
-        .find(|line| line.contains(" goes on in epoch 1, after "));
-    let steps = kept.and_then(|line| line.split(' ').rev().nth(3)?.parse().ok());
-    ensure!(steps == Some(1) || steps == Some(2), "{stdout}");
-    let model = |folder: &Path| fs::read(folder.join("model.safetensors"));
-    ensure!(model(out)? == model(whole)?, "it ends elsewhere");
-    Ok(())
 }
 
 /// For an hour, that is. The others wait for it as long as they may, and the run once more as long where one of

@@ -118,5 +118,7 @@ fn run_tests() -> ExitCode {
         what_trains_in_candle::trials(),
     ];
     let arguments = libtest_mimic::Arguments::from_args();
-    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
+    runs_are_taken_up::remove();
+    conclusion.exit_code()
 }

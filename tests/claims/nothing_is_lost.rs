@@ -89,7 +89,7 @@ fn an_option_that_is_refused_leaves_the_earlier_run() -> Result<()> {
 
 /// A run that replaces another one is killed at its beginning.
 fn one_run_or_the_other_is_there() -> Result<()> {
-    let runs = Runs::of(RUN)?;
+    let runs = Runs::new()?;
     let old = runs.path("old");
     for i in 0..times(2) as u64 {
         let _ = fs::remove_dir_all(&old);
@@ -145,17 +145,9 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     Ok(())
 }
 
-/// A run that ended in order: its tables have all rows of its newest checkpoint.
-fn ran(runs: &Runs, name: &str, args: &str) -> Result<PathBuf> {
-    let out = runs.path(name);
-    succeeds("concise", &format!("{args} --out {}", out.display()))?;
-    fs::remove_file(out.join("model.safetensors"))?; // as if the end was not reached
-    Ok(out)
-}
-
 fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    let out = ran(&runs, "run", RUN)?;
+    let runs = Runs::new()?;
+    let out = runs.copied("run")?;
     for (table, from, to, words) in [
         ("steps.csv", "\n1,2,4,", "\n1,2,5,", "line 3 of "),
         ("steps.csv", "step", "steps", "line 1 of "),
@@ -178,42 +170,37 @@ fn a_table_that_contradicts_the_checkpoint_is_refused() -> Result<()> {
 
 /// Whatever its options are: the newest one, or the one before it if the newest is damaged.
 fn a_checkpoint_of_another_run_is_refused() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    let out = ran(&runs, "run", RUN)?;
+    let runs = Runs::new()?;
+    let out = runs.copied("run")?;
+    let other = runs.path("other");
+    let args = format!("{RUN} --seed 1 --out {}", other.display());
+    succeeds("concise", &args)?;
     let previous = |out: &Path| older_checkpoint(out).context("one checkpoint alone");
-    let (newest, previous_of) = (out.join(NEWEST), previous);
-    let previous = previous_of(&out)?;
-    let own = [&newest, &previous].map(fs::read);
-    let others = [
-        format!("{RUN} --seed 1"),
-        RUN.replace("--lr 0.02", "--lr 0.25"),
-    ];
-    for (i, args) in others.iter().enumerate() {
-        let other = ran(&runs, &format!("other-{i}"), args)?;
-        match i % 2 {
-            0 => fs::copy(other.join(NEWEST), &newest).map(|_| ())?,
-            _ => {
-                fs::write(&newest, "damaged")?;
-                fs::copy(previous_of(&other)?, &previous)?;
-            }
+    let (newest, older) = (out.join(NEWEST), previous(&out)?);
+    let own = [fs::read(&newest)?, fs::read(&older)?];
+    for newest_is_damaged in [false, true] {
+        if newest_is_damaged {
+            fs::write(&newest, "damaged")?;
+            fs::copy(previous(&other)?, &older)?;
+        } else {
+            fs::copy(other.join(NEWEST), &newest)?;
         }
         let before = files(&out)?;
         let resume = format!("--resume {}", out.display());
         let words = ["steps.csv", "they are not of the same run"];
         refuses("concise", &resume, &words)?;
-        ensure!(files(&out)? == before, "{args}: another folder");
+        ensure!(files(&out)? == before, "another folder");
     }
-    let [newest_was, previous_was] = own;
-    fs::write(newest, newest_was?)?;
-    fs::write(previous, previous_was?)?;
+    fs::write(newest, &own[0])?;
+    fs::write(older, &own[1])?;
     runs.ends_alike("run").map(|_| ())
 }
 
 fn a_table_that_is_no_file_is_named() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    runs.interrupted("run")?;
-    let steps = runs.path("run").join("steps.csv");
-    let resume = format!("--resume {}", runs.path("run").display());
+    let runs = Runs::new()?;
+    let folder = runs.begun("run")?;
+    let steps = folder.join("steps.csv");
+    let resume = format!("--resume {}", folder.display());
     fs::remove_file(&steps)?;
     fifo(&steps)?;
     refuses("concise", &resume, &["steps.csv: it is a FIFO, not a file"])?;
@@ -228,19 +215,19 @@ fn a_table_that_is_no_file_is_named() -> Result<()> {
 
 /// It writes nothing into the folder that gets its name, and goes on where its own is now.
 fn a_moved_folder_ends_its_run() -> Result<()> {
-    let runs = Runs::of(RUN)?;
+    let runs = Runs::new()?;
     let (here, there) = (runs.path("here"), runs.path("there"));
     let args = format!("{RUN} --checkpoint-every 2 --out {}", here.display());
-    let mut first = command("concise", &args)?;
-    let mut first = first.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    until_two_checkpoints(&here, &mut first)?;
+    let mut run = command("concise", &args)?;
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    until_two_checkpoints(&here, &mut run)?;
     fs::rename(&here, &there)?;
-    succeeds("concise", &format!("{RUN} --out {}", here.display()))?;
-    let (status, _, said) = ended(first.wait_with_output()?)?;
+    fs::create_dir(&here)?;
+    let (status, _, said) = ended(run.wait_with_output()?)?;
     ensure!(status == 1, "{status}: {said}");
     has(&said, &format!("the folder {} was moved", here.display()))?;
     has(&said, ", removed or replaced")?;
-    runs.are_alike("here")?;
+    ensure!(files(&here)?.is_empty(), "it wrote into the new folder");
     runs.ends_alike("there").map(|_| ())
 }
 
@@ -260,13 +247,13 @@ fn refuses_at_once(args: &str, words: &[&str]) -> Result<()> {
 }
 
 fn files_of_impossible_length_cost_nothing() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    runs.interrupted("run")?;
+    let runs = Runs::new()?;
+    let newest = runs.copied("run")?.join(NEWEST);
     let (init, zeros) = (runs.path("init"), runs.path("zeros"));
-    fs::copy(runs.path("whole").join("model.safetensors"), &init)?;
+    fs::copy(runs.whole().join("model.safetensors"), &init)?;
     lengthen(&init)?;
     lengthen(&zeros)?;
-    lengthen(&runs.path("run").join(NEWEST))?;
+    lengthen(&newest)?;
     let too_long = "6442450944 bytes, its header declares";
     refuses_at_once(&format!("{SMALL} --init {}", init.display()), &[too_long])?;
     let damaged = "no safetensors file, or it is damaged";

@@ -4,27 +4,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use rayon::prelude::*;
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use crate::kit::{
-    has, older_checkpoint, refuses, run, signal, start, succeeds, times, until_two_checkpoints,
-    write_idx,
-};
+use crate::kit::{has, refuses, run, signal, start, succeeds, times, write_idx};
 
 trials![
     killed_at_random_times,
-    any_options_are_killed,
     what_a_kill_can_leave,
     #[cfg(unix)]
     a_run_that_was_asked_to_end,
-    a_step_of_several_minibatches_is_not_torn,
     another_run_is_refused_and_the_difference_named,
     other_images_are_refused,
-    what_does_not_change_the_result_may_differ,
     a_finished_run_is_left_as_it_is,
     a_run_can_have_more_epochs,
 ];
@@ -33,75 +27,90 @@ trials![
 pub const RUN: &str = "--device cpu --data synthetic --limit-train 14 --limit-test 4 --batch-size 4 --epochs 2 \
                        --gpus 2 --lr 0.02 --threads 2";
 const STEPS_PER_EPOCH: usize = 4;
-const WITH_MOMENTUM: &str = "--device cpu --data synthetic --limit-train 40 --limit-test 10 --batch-size 16 \
-                             --epochs 2 --gpus 2 --lr 0.02 --momentum 0.9 --weight-decay 0.001 --threads 2";
 pub const NEWEST: &str = "checkpoint.safetensors";
 
-/// A run that nothing interrupts, and a folder for others that do the same.
+/// A run that nothing interrupted.
+struct Whole {
+    folder: TempDir,
+    /// From the first checkpoint to the end.
+    takes: Duration,
+}
+
+/// The one of [`RUN`].
+static WHOLE: Mutex<Option<Arc<Whole>>> = Mutex::new(None);
+
+/// Removes it, when all tests have ended.
+pub fn remove() {
+    WHOLE.lock().unwrap_or_else(PoisonError::into_inner).take();
+}
+
+/// A run that nothing interrupted, and a folder for others that do the same.
 pub struct Runs {
     args: String,
     folder: TempDir,
-    /// From the first checkpoint to the end.
-    pub takes: Duration,
+    whole: Arc<Whole>,
 }
 
 impl Runs {
-    pub fn of(args: &str) -> Result<Self> {
-        let mut runs = Self {
+    /// Those of [`RUN`], of which the whole one runs once for all tests.
+    pub fn new() -> Result<Self> {
+        let mut known = WHOLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = match &*known {
+            Some(whole) => whole.clone(),
+            None => known.insert(Arc::new(Whole::of(RUN)?)).clone(),
+        };
+        Self::after(whole, RUN)
+    }
+
+    fn of(args: &str) -> Result<Self> {
+        Self::after(Arc::new(Whole::of(args)?), args)
+    }
+
+    fn after(whole: Arc<Whole>, args: &str) -> Result<Self> {
+        Ok(Self {
             args: args.to_owned(),
             folder: tempfile::tempdir()?,
-            takes: Duration::ZERO,
-        };
-        let mut child = runs.start("whole", "")?;
-        let start = Instant::now();
-        ensure!(child.wait()?.success());
-        runs.takes = start.elapsed();
-        Ok(runs)
+            whole,
+        })
+    }
+
+    pub fn whole(&self) -> &Path {
+        self.whole.folder.path()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
+    /// A copy of the whole run, without `model.safetensors`: as if it had ended just before it wrote that.
+    pub fn copied(&self, name: &str) -> Result<PathBuf> {
+        let copy = self.path(name);
+        fs::create_dir(&copy)?;
+        for file in fs::read_dir(self.whole())? {
+            let file = file?;
+            fs::copy(file.path(), copy.join(file.file_name()))?;
+        }
+        fs::remove_file(copy.join("model.safetensors"))?;
+        Ok(copy)
+    }
+
+    /// As [`copied`](Self::copied), with the checkpoint of the first epoch alone.
+    pub fn begun(&self, name: &str) -> Result<PathBuf> {
+        let begun = self.copied(name)?;
+        fs::remove_file(begun.join(NEWEST))?;
+        Ok(begun)
+    }
+
     /// Starts a run in a folder of its own, and waits until there is something to go on from.
-    pub fn start(&self, name: &str, more: &str) -> Result<Child> {
+    fn start(&self, name: &str, more: &str) -> Result<Child> {
         let out = self.path(name);
         if out.exists() {
             fs::remove_dir_all(&out)?;
         }
-        let args = format!("{} {more} --out {}", self.args, out.display());
-        let mut child = start("concise", &args)?;
-        let start = Instant::now();
-        while !out.join(NEWEST).exists() {
-            let waits = start.elapsed() < Duration::from_secs(100) && child.try_wait()?.is_none();
-            ensure!(waits, "{args}: there is no checkpoint");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(child)
+        until_it_trains(&format!("{} {more}", self.args), &out)
     }
 
-    /// Starts a run, and ends it after so long; whether it had not ended by itself.
-    pub fn killed(&self, name: &str, more: &str, after: Duration) -> Result<bool> {
-        let mut child = self.start(name, more)?;
-        std::thread::sleep(after);
-        child.kill()?;
-        Ok(!child.wait()?.success())
-    }
-
-    /// Ends a run in its middle, and not between the two renames of a checkpoint: the newest and the one before
-    /// it are both there.
-    pub fn interrupted(&self, name: &str) -> Result<()> {
-        for _ in 0..100 {
-            let killed = self.killed(name, "--checkpoint-every 1", self.takes / 2)?;
-            let folder = self.path(name);
-            if killed && folder.join(NEWEST).exists() && older_checkpoint(&folder).is_some() {
-                return Ok(());
-            }
-        }
-        bail!("{name}: none of 100 runs was ended in its middle")
-    }
-
-    pub fn resume(&self, name: &str, more: &str) -> Result<(i32, String, String)> {
+    fn resume(&self, name: &str, more: &str) -> Result<(i32, String, String)> {
         let folder = self.path(name);
         let args = format!("--resume {} {more}", folder.display());
         run("concise", &args)
@@ -109,17 +118,16 @@ impl Runs {
 
     /// Goes on with a run, which ends as the one that nothing interrupted.
     pub fn ends_alike(&self, name: &str) -> Result<String> {
-        let (status, stdout, stderr) = self.resume(name, "")?;
-        ensure!(status == 0, "{name}: status {status}\n{stdout}{stderr}");
-        self.are_alike(name)?;
-        Ok(format!("{stdout}{stderr}"))
+        self.ends_alike_with(name, "")
     }
 
-    pub fn are_alike(&self, name: &str) -> Result<()> {
-        let (whole, other) = (self.path("whole"), self.path(name));
+    fn ends_alike_with(&self, name: &str, more: &str) -> Result<String> {
+        let (status, stdout, stderr) = self.resume(name, more)?;
+        ensure!(status == 0, "{name}: status {status}\n{stdout}{stderr}");
+        let (whole, other) = (self.whole(), self.path(name));
         for file in ["model.safetensors", "steps.csv", "loss.svg", "accuracy.svg"] {
             let read = |folder: &Path| fs::read(folder.join(file));
-            ensure!(read(&whole)? == read(&other)?, "{name}: another {file}");
+            ensure!(read(whole)? == read(&other)?, "{name}: another {file}");
         }
         let epochs = |folder: &Path| -> Result<Vec<String>> {
             let text = fs::read_to_string(folder.join("epochs.csv"))?;
@@ -127,77 +135,85 @@ impl Runs {
             let lines = text.lines().map(without_seconds).collect::<Option<_>>();
             lines.context("no line")
         };
-        ensure!(epochs(&whole)? == epochs(&other)?, "{name}: other epochs");
+        ensure!(epochs(whole)? == epochs(&other)?, "{name}: other epochs");
         let names = fs::read_dir(&other)?;
         let mut names = names.filter_map(|file| file.ok()?.file_name().into_string().ok());
         let hidden = names.find(|file| file.starts_with('.'));
         ensure!(hidden.is_none(), "{name}: {hidden:?} was left");
-        Ok(())
+        Ok(format!("{stdout}{stderr}"))
     }
 }
 
-/// With momentum, and the batch-norm statistics of each replica. A user's own program is killed more often, in
-/// `ones_own_run_goes_on`.
+impl Whole {
+    fn of(args: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut child = until_it_trains(args, folder.path())?;
+        let start = Instant::now();
+        ensure!(child.wait()?.success(), "{args}");
+        Ok(Self {
+            folder,
+            takes: start.elapsed(),
+        })
+    }
+}
+
+/// Starts a run, and waits for its first checkpoint.
+fn until_it_trains(args: &str, out: &Path) -> Result<Child> {
+    let mut child = start("concise", &format!("{args} --out {}", out.display()))?;
+    let start = Instant::now();
+    while !out.join(NEWEST).exists() {
+        let waits = start.elapsed() < Duration::from_secs(100) && child.try_wait()?.is_none();
+        ensure!(waits, "{args}: there is no checkpoint");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(child)
+}
+
+/// With all options that change a step. A user's own program is killed more often, in `ones_own_run_goes_on`.
 fn killed_at_random_times() -> Result<()> {
-    let runs = Runs::of(WITH_MOMENTUM)?;
-    kills(&runs, times(5), "--checkpoint-every 1")
-}
-
-fn any_options_are_killed() -> Result<()> {
-    const RESNET18: &str = "--device cpu --data synthetic --limit-train 24 --limit-test 8 --batch-size 8 --epochs 1 \
-                            --gpus 2 --lr 0.02 --threads 2";
-    for more in [
-        "--momentum 0.9 --accumulate 2",
-        "--sync-bn --allreduce ring",
-        "--split 2,1 --no-overlap --schedule one-cycle --warmup 1",
-    ] {
-        let args = format!("{RESNET18} {more}");
-        let runs = Runs::of(&args)?;
-        kills(&runs, times(1), "--checkpoint-every 1")?;
-    }
-    Ok(())
-}
-
-/// Kills runs at random moments, four at a time, and goes on with them; some must not have ended by then.
-fn kills(runs: &Runs, times: usize, more: &str) -> Result<()> {
+    const ARGS: &str = "--device cpu --data synthetic --limit-train 24 --limit-test 8 --batch-size 4 --epochs 1 \
+                        --gpus 2 --lr 0.02 --threads 2 --momentum 0.9 --weight-decay 0.001 --accumulate 2 --sync-bn \
+                        --allreduce ring --split 2,1 --no-overlap --schedule one-cycle --warmup 1";
+    let runs = Runs::of(ARGS)?;
+    let times = times(3);
     let fractions = d2l::uniform(&mut d2l::rng(0), 0.0, 1.0, times)?.to_vec1::<f32>()?;
-    let one = |(i, fraction): (usize, &f32)| -> Result<bool> {
-        let name = format!("killed-{i}");
-        let killed = runs.killed(&name, more, runs.takes.mul_f32(*fraction))?;
-        runs.ends_alike(&name)?;
-        fs::remove_dir_all(runs.path(&name))?;
-        Ok(killed)
-    };
-    let four = rayon::ThreadPoolBuilder::new().num_threads(4).build()?;
-    let all = || fractions.par_iter().enumerate().map(one).collect();
-    let killed: Vec<bool> = four.install::<_, Result<_>>(all)?;
-    let killed = killed.into_iter().filter(|killed| *killed).count();
+    let mut killed = 0;
+    for fraction in fractions {
+        let mut child = runs.start("run", "--checkpoint-every 1")?;
+        std::thread::sleep(runs.whole.takes.mul_f32(fraction));
+        child.kill()?;
+        killed += usize::from(!child.wait()?.success());
+        runs.ends_alike("run")?;
+    }
     ensure!(killed >= times / 3, "only {killed} of {times} were killed");
     Ok(())
 }
 
-/// What a kill leaves of the record. For the checkpoints themselves `ones_own_run_goes_on` tries each moment.
+/// What a kill leaves of the record; and what changes no result may be another option. For the checkpoints themselves
+/// `ones_own_run_goes_on` tries each moment.
 fn what_a_kill_can_leave() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    runs.interrupted("run")?;
-    let folder = runs.path("run");
+    let runs = Runs::new()?;
+    let folder = runs.begun("run")?;
     let partial = folder.join(".steps.csv.4711-0.partial");
     fs::write(partial, "epoch,step,examples,loss\n1,1,")?;
     fs::write(folder.join("model.safetensors"), "of an earlier step")?;
     for file in ["steps.csv", "epochs.csv", "loss.svg"] {
         fs::remove_file(folder.join(file))?;
     }
-    runs.ends_alike("run").map(|_| ())
+    let again = "--threads 4 --checkpoint-every 7 --check-replicas --lr 0.020 --epochs 2 --out";
+    let same_folder = folder.join("..").join("run");
+    let again = format!("{again} {}", same_folder.display());
+    runs.ends_alike_with("run", &again).map(drop)
 }
 
 /// SIGTERM is what a machine sends that goes down: it leaves a checkpoint of the last step.
 #[cfg(unix)]
 fn a_run_that_was_asked_to_end() -> Result<()> {
-    let runs = Runs::of(RUN)?;
+    let runs = Runs::new()?;
     let mut ended = Some(0);
     while ended == Some(0) {
         let mut child = runs.start("run", "")?;
-        std::thread::sleep(runs.takes / 3);
+        std::thread::sleep(runs.whole.takes / 3);
         signal("-TERM", child.id())?;
         ended = child.wait()?.code();
     }
@@ -211,27 +227,9 @@ fn a_run_that_was_asked_to_end() -> Result<()> {
     Ok(())
 }
 
-/// Gradients that wait for their step are in no checkpoint.
-fn a_step_of_several_minibatches_is_not_torn() -> Result<()> {
-    const ARGS: &str = "--device cpu --data synthetic --limit-train 44 --limit-test 10 --batch-size 4 --epochs 1 \
-                        --gpus 2 --lr 0.02 --accumulate 4 --threads 2";
-    let runs = Runs::of(ARGS)?;
-    for (name, how) in [("killed", "-KILL"), ("ended", "-TERM")] {
-        let mut child = runs.start(name, "--checkpoint-every 1")?;
-        until_two_checkpoints(&runs.path(name), &mut child)?;
-        signal(how, child.id())?;
-        child.wait()?;
-        let said = runs.ends_alike(name)?;
-        let after = |step: usize| said.contains(&format!("after {step} of its minibatches\n"));
-        let goes_on = said.contains("goes on after epoch ") || [4, 8, 11].into_iter().any(after);
-        ensure!(goes_on, "{said}");
-    }
-    Ok(())
-}
-
 fn another_run_is_refused_and_the_difference_named() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    let whole = runs.path("whole");
+    let runs = Runs::new()?;
+    let whole = runs.copied("run")?;
     let of = |args: String, words| refuses("concise", &args, &[words]);
     let resumed = |args: &str, words| {
         let args = format!("--resume {} {args}", whole.display());
@@ -275,27 +273,19 @@ fn other_images_are_refused() -> Result<()> {
     refuses("concise", &args, &["images fashion-mnist"])
 }
 
-fn what_does_not_change_the_result_may_differ() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    runs.interrupted("run")?;
-    let again = "--threads 4 --checkpoint-every 7 --check-replicas --lr 0.020 --epochs 2 --out";
-    let same_folder = runs.path("run").join("..").join("run");
-    let (status, _, stderr) = runs.resume("run", &format!("{again} {}", same_folder.display()))?;
-    ensure!(status == 0, "{stderr}");
-    runs.are_alike("run")
-}
-
 fn a_finished_run_is_left_as_it_is() -> Result<()> {
-    let runs = Runs::of(RUN)?;
+    let runs = Runs::new()?;
+    let folder = runs.copied("run")?;
+    runs.ends_alike("run")?;
     let times = || -> Result<Vec<_>> {
-        let files = fs::read_dir(runs.path("whole"))?.map(|file| {
+        let files = fs::read_dir(&folder)?.map(|file| {
             let file = file?;
             Ok((file.file_name(), file.metadata()?.modified()?))
         });
         files.collect()
     };
     let before = times()?;
-    let (status, stdout, _) = runs.resume("whole", "")?;
+    let (status, stdout, _) = runs.resume("run", "")?;
     ensure!(status == 0, "{status}");
     has(&stdout, "is complete; nothing to do")?;
     ensure!(!stdout.contains("epoch 2,"), "it trained:\n{stdout}");
@@ -303,29 +293,26 @@ fn a_finished_run_is_left_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// A run is made longer, one that is finished and one that was interrupted: both end as one that had these epochs from
-/// the start. It is not made shorter than it is, and not where the learning rate depends on its length.
+/// A finished run is made longer: it ends as one that had these epochs from the start. It is not made shorter than it
+/// is, and not where the learning rate depends on its length.
 fn a_run_can_have_more_epochs() -> Result<()> {
-    let runs = Runs::of(RUN)?;
-    let one = RUN.replace("--epochs 2", "--epochs 1");
-    let shorter = Runs::of(&one)?;
-    fs::rename(shorter.path("whole"), runs.path("finished"))?;
-    shorter.interrupted("run")?;
-    fs::rename(shorter.path("run"), runs.path("run"))?;
-    for name in ["finished", "run"] {
-        let (status, stdout, stderr) = runs.resume(name, "--epochs 2")?;
-        ensure!(status == 0, "{name}: status {status}\n{stdout}{stderr}");
-        runs.are_alike(name)?;
-        // the new length is the run's own from now on
-        let (_, stdout, _) = runs.resume(name, "")?;
-        has(&stdout, "is complete; nothing to do")?;
-    }
-    let folder = runs.path("finished");
+    let runs = Runs::new()?;
+    let folder = runs.path("run");
+    let shorter = RUN.replace("--epochs 2", "--epochs 1");
+    let shorter = format!("{shorter} --out {}", folder.display());
+    succeeds("concise", &shorter)?;
+    runs.ends_alike_with("run", "--epochs 2")?;
+    // the new length is the run's own from now on
+    let (_, stdout, _) = runs.resume("run", "")?;
+    has(&stdout, "is complete; nothing to do")?;
     let args = format!("--resume {} --epochs 1", folder.display());
     let words = "the run there is in epoch 2, so --epochs 1 is too few; give 2 or more";
     refuses("concise", &args, &[words])?;
-    let falls = Runs::of(&format!("{WITH_MOMENTUM} --schedule cosine"))?;
-    let args = format!("--resume {} --epochs 3", falls.path("whole").display());
+    let falls = runs.path("falls");
+    let args =
+        "--device cpu --data synthetic --limit-train 4 --limit-test 4 --epochs 2 --schedule cosine";
+    succeeds("concise", &format!("{args} --out {}", falls.display()))?;
+    let args = format!("--resume {} --epochs 3", falls.display());
     let words = "A schedule that ends with the run changes with the number of epochs";
     refuses("concise", &args, &[words])
 }

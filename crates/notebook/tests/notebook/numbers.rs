@@ -336,7 +336,7 @@ impl Sources<'_> {
     fn kills(&self) -> Result<String> {
         let mut all = 0;
         for (test, before) in [
-            ("runs_are_taken_up.rs", "kills(&runs, times("),
+            ("runs_are_taken_up.rs", "let times = times("),
             ("ones_own_run_goes_on.rs", "0.0, 0.5, times("),
         ] {
             let test = fs::read_to_string(self.book.root.join("tests/claims").join(test))?;
