@@ -1,4 +1,4 @@
-//! An optimizer of one's own with one state more: the average of weights (EMA). And parameter groups.
+//! An optimizer of one's own with one state more: the average of weights (EMA).
 
 use data_parallel::prelude::*;
 
@@ -83,89 +83,5 @@ fn an_average_is_an_optimizer_with_one_state_more() -> Result<()> {
         weight.sqr()?.sum_all()?.to_scalar()
     };
     assert!(distance(&averaged)? < distance(&net)?);
-    Ok(())
-}
-
-/// SGD with weight decay for weights alone: a parameter group is an optimizer that looks at names.
-#[derive(Debug)]
-struct Decayed {
-    lr: f64,
-    decay: f32,
-}
-
-impl Optimizer for Decayed {
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn state(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
-        for slice in slices {
-            let is_weight = slice.name.ends_with("weight") && !slice.name.contains("norm");
-            let decay = if is_weight { self.decay } else { 0.0 };
-            let (lr, examples) = (slice.lr as f32, slice.examples as f32);
-            slice.each(|p, sum, []| *p -= lr * (sum / examples + decay * *p))?;
-        }
-        Ok(())
-    }
-}
-
-#[test]
-fn groups_are_told_apart_by_their_names() -> Result<()> {
-    let (x, y) = (
-        normal(&mut rng(0), 1.0, (8, 3))?,
-        normal(&mut rng(1), 1.0, (8, 2))?,
-    );
-    let after = |optimizer: &dyn Fn(&DataParallel) -> Trainer| -> Result<Vec<Vec<f32>>> {
-        let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
-            Linear::new(3, 2, vb)
-        })?;
-        let mut trainer = optimizer(&net);
-        for _ in 0..3 {
-            trainer.step(&x, &y)?;
-        }
-        let of = |name| net.parameter(name, 1)?.flatten_all()?.to_vec1();
-        Ok(vec![of("weight")?, of("bias")?])
-    };
-    // one step of each alone: with decay for all, and without
-    let sgd = |weight_decay| Sgd {
-        weight_decay,
-        ..Sgd::new(0.1)
-    };
-    let step = |weight_decay| after(&|net| Trainer::new(net, squared_error, sgd(weight_decay)));
-    let (decayed, plain) = (step(0.5)?, step(0.0)?);
-    let groups = after(&|net| {
-        Trainer::new(
-            net,
-            squared_error,
-            Decayed {
-                lr: 0.1,
-                decay: 0.5,
-            },
-        )
-    })?;
-    assert_ne!(groups[0], plain[0]);
-    assert_ne!(groups[1], decayed[1]);
-    // weights decay as in an optimizer that decays all, if biases do not disturb them
-    let frozen = |optimizer: &dyn Fn(&DataParallel) -> Trainer| {
-        after(&|net| optimizer(net).rate("bias", 0.0).expect("a bias"))
-    };
-    let decayed = frozen(&|net| Trainer::new(net, squared_error, sgd(0.5)))?;
-    let groups = frozen(&|net| {
-        Trainer::new(
-            net,
-            squared_error,
-            Decayed {
-                lr: 0.1,
-                decay: 0.5,
-            },
-        )
-    })?;
-    for (a, b) in decayed[0].iter().zip(&groups[0]) {
-        assert!((a - b).abs() < 1e-6, "{a} {b}");
-    }
     Ok(())
 }

@@ -1,84 +1,6 @@
-//! Five small programs that take all from the prelude: one `Result` serves networks, losses, data and training.
+//! Three small programs that take all from the prelude: one `Result` serves networks, losses, data and training.
 
 use data_parallel::prelude::*;
-
-/// A module in candle, whose trait prescribes candle's `Result`.
-mod a_module_of_candle {
-    use super::*;
-
-    struct Mlp(candle_nn::Linear, candle_nn::Linear);
-
-    impl Module for Mlp {
-        fn forward(&self, x: &Tensor) -> Result<Tensor> {
-            x.apply(&self.0)?.relu()?.apply(&self.1)
-        }
-    }
-
-    fn mlp(vb: VarBuilder<'_>) -> Result<Mlp> {
-        let hidden = candle_nn::linear(2, 8, vb.pp("0"))?;
-        Ok(Mlp(hidden, candle_nn::linear(8, 3, vb.pp("1"))?))
-    }
-
-    #[test]
-    fn main() -> Result<()> {
-        let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
-            Ok(candle(mlp(vb)?))
-        })?;
-        let mut trainer = Trainer::new(&net, cross_entropy, AdamW::default());
-        for batch in points()?.epoch(1) {
-            let (x, y) = batch?;
-            trainer.step(&x, &y)?;
-        }
-        assert!(trainer.mean_loss()? > 0.0);
-        Ok(())
-    }
-}
-
-/// A network and a loss of one's own.
-mod a_network_and_a_loss {
-    use super::*;
-
-    struct Net {
-        fc: Linear,
-    }
-
-    impl Network for Net {
-        fn forward(&self, x: &Value, train: bool) -> Result<Value> {
-            let y = self.fc.forward(x, train)?;
-            y.relu()
-        }
-    }
-
-    fn network(vb: VarBuilder<'_>) -> Result<Net> {
-        let fc = Linear::new(2, 3, vb.pp("fc"))?;
-        Ok(Net { fc })
-    }
-
-    fn loss(y_hat: &Value, y: &Tensor) -> Result<Value> {
-        cross_entropy(y_hat, y)
-    }
-
-    fn train(world: &World) -> Result<f64> {
-        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
-        let mut trainer = Trainer::new(&net, loss, Sgd::new(0.1));
-        for batch in net.part(points()?).epoch(1) {
-            let (x, y) = batch?;
-            trainer.step(&x, &y)?;
-        }
-        evaluate_accuracy(&net, &points()?)
-    }
-
-    #[test]
-    fn main() -> Result<()> {
-        let mut reached = 0.0;
-        launch(1, |world| {
-            reached = train(world)?;
-            Result::Ok(())
-        })?;
-        assert!(reached > 0.0);
-        Ok(())
-    }
-}
 
 /// Numbers with a little noise, another one in each epoch.
 struct Numbers;
@@ -174,11 +96,4 @@ mod any_error {
     fn main() -> std::result::Result<(), Box<dyn Error>> {
         launch(2, train)
     }
-}
-
-/// Points and their classes.
-fn points() -> Result<DataIter> {
-    let x = uniform(&mut rng(0), -1.0, 1.0, (30, 2))?;
-    let y = Tensor::from_iter((0..30u32).map(|i| i % 3), &Device::Cpu)?;
-    DataIter::of_tensors(&x, &y, 8, Some(0))
 }
