@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::kit::{has, start};
+use crate::kit::{ended, has, start};
 
 trials![
     no_threads_but_those_of_the_replicas,
@@ -52,6 +52,18 @@ fn no_threads_but_those_of_the_replicas() -> Result<()> {
     Ok(())
 }
 
+/// What a program prints that may use these cores.
+fn on_cores(cores: &str, program: &str, args: &str) -> Result<String> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", cores]).arg(std::env::current_exe()?);
+    command
+        .args(["--as", program])
+        .args(args.split_whitespace());
+    let (status, stdout, stderr) = ended(command.output()?)?;
+    ensure!(status == 0, "{cores}: {program} {args}: {stderr}");
+    Ok(stdout)
+}
+
 /// More threads than cores, fewer, and a process that has one core only.
 fn any_number_of_cores_gives_the_same_bits() -> Result<()> {
     let args = "--device cpu --data synthetic --limit-train 21 --limit-test 8 --batch-size 9 --epochs 1 --gpus 3";
@@ -60,14 +72,7 @@ fn any_number_of_cores_gives_the_same_bits() -> Result<()> {
         let model = |name: &str, cores: &str, threads: &str| -> Result<Vec<u8>> {
             let out = folder.path().join(format!("{program}-{name}"));
             let args = format!("{args} {threads} --out {}", out.display());
-            let output = Command::new("taskset")
-                .args(["-c", cores])
-                .arg(std::env::current_exe()?)
-                .args(["--as", program])
-                .args(args.split_whitespace())
-                .output()?;
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.success(), "{program} {args}: {stderr}");
+            on_cores(cores, program, &args)?;
             Ok(fs::read(out.join("model.safetensors"))?)
         };
         let one = model("one", "0", "")?;
@@ -108,15 +113,7 @@ fn a_run_takes_a_thread_for_each_core_that_it_was_given() -> Result<()> {
         (&core, both),
         (&one_each, cores),
     ] {
-        let output = Command::new("taskset")
-            .args(["-c", allowed])
-            .arg(std::env::current_exe()?)
-            .args(["--as", "scratch"])
-            .args(args.split_whitespace())
-            .output()?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{allowed}: {stderr}");
-        has(&String::from_utf8_lossy(&output.stdout), words)?;
+        has(&on_cores(allowed, "scratch", args)?, words)?;
     }
     Ok(())
 }

@@ -213,7 +213,11 @@ fn each_public_name_of_the_library_has_a_page() -> Result<()> {
                 found.insert(module.to_owned());
             }
             if let Some((_, paths)) = statement.split_once("pub use ") {
-                found.extend(imported(paths));
+                found.extend(
+                    leaves(paths)
+                        .iter()
+                        .map(|path| split_last(path).1.to_owned()),
+                );
             }
         }
     }
@@ -255,30 +259,25 @@ fn each_public_name_of_the_library_has_a_page() -> Result<()> {
     Ok(())
 }
 
-/// The names that `use` brings: of `a::{B, c::D}` they are B and D, and a of `a::{self}`.
-fn imported(paths: &str) -> Vec<String> {
-    let paths = paths.trim();
-    let Some((before, inside)) = paths.split_once('{') else {
-        return paths
-            .rsplit("::")
-            .next()
-            .map(str::to_owned)
-            .into_iter()
-            .collect();
+/// The paths of a `use`: those of `a::{b, c::d}` are `a::b` and `a::c::d`, and that of `a::{self}` is `a`.
+pub fn leaves(tree: &str) -> Vec<String> {
+    let Some((before, inside)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or_default();
+        return vec![path.trim().trim_end_matches("::self").to_owned()];
     };
-    let module = before
-        .trim_end_matches("::")
-        .rsplit("::")
-        .next()
-        .unwrap_or_default();
-    let items = inside.trim_end_matches('}').split(',').map(str::trim);
-    items
-        .filter(|item| !item.is_empty())
-        .map(|item| match item.rsplit("::").next() {
-            Some("self") | None => module.to_owned(),
-            Some(name) => name.to_owned(),
-        })
-        .collect()
+    let mut depth = 0;
+    let parts = inside.trim_end().trim_end_matches('}').split(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    let parts = parts.map(str::trim).filter(|part| !part.is_empty());
+    let leaves = parts.flat_map(|part| leaves(&format!("{before}{part}")));
+    leaves.collect()
+}
+
+/// What comes before the last name of a path, and that name.
+pub fn split_last(path: &str) -> (&str, &str) {
+    path.rsplit_once("::").unwrap_or(("", path))
 }
 
 /// A target that is no test has no tests. So nothing is linked that runs none, and no test is left out.

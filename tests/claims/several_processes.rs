@@ -12,7 +12,6 @@ use crate::a_failing_replica_ends_the_run::VARIABLE;
 use crate::kit::{ended, has, root, signal, succeeds, until_there, until_two_checkpoints};
 
 trials![
-    three_steps_of_resnet18,
     where_replicas_are_changes_no_bit,
     the_steps_of_the_chapter_too,
     settings_that_differ_are_named,
@@ -24,7 +23,6 @@ trials![
     a_process_that_cannot_go_on_ends_all,
     a_replica_that_stands_still_ends_all,
     sums_in_another_order_do_not_go_on,
-    a_job_that_was_killed_goes_on_anywhere,
     ones_own_program_has_the_same_bits,
     ones_own_program_goes_on_whichever_process_is_killed,
     ones_own_program_ends_in_order_whichever_process_is_asked,
@@ -77,15 +75,9 @@ fn leaves(folder: &Path, processes: usize, args: &str) -> Result<()> {
     ends(job, 0, "")
 }
 
-fn three_steps_of_resnet18() -> Result<()> {
-    for k in [2, 4] {
-        same_as_in_one_process(k, SMALL, |folder| leaves(folder, k, SMALL))?;
-    }
-    Ok(())
-}
-
-/// Where replicas are changes no bit: 2 + 2, 2 + 1 + 1, also with a sum in rank order.
+/// Where replicas are changes no bit: 1 + 1, 2 + 2, 2 + 1 + 1, also with a sum in rank order.
 fn where_replicas_are_changes_no_bit() -> Result<()> {
+    same_as_in_one_process(2, SMALL, |folder| leaves(folder, 2, SMALL))?;
     let four = format!("{SMALL} --gpus 4");
     same_as_in_one_process(4, SMALL, |folder| leaves(folder, 2, &four))?;
     same_as_in_one_process(4, SMALL, |folder| leaves(folder, 3, &four))?;
@@ -334,30 +326,6 @@ fn sums_in_another_order_do_not_go_on() -> Result<()> {
     ends(auto, 2, "this one \"summed in the order of ranks\"")
 }
 
-/// With momentum and without `--sync-bn`: each replica has batch-norm statistics of its own. Two processes begin, and the run
-/// goes on in one without MPI.
-fn a_job_that_was_killed_goes_on_anywhere() -> Result<()> {
-    let args = SMALL.replace("--sync-bn", "--momentum 0.9 --checkpoint-every 1");
-    same_as_in_one_process(4, &args, |folder| {
-        let (out, args) = (folder.display(), format!("{args} --gpus 4"));
-        let begin = format!("concise --backend mpi {args} --out {out}");
-        let mut job = mpirun()
-            .args(of(2, &begin)?)
-            .stderr(Stdio::null())
-            .spawn()?;
-        until_two_checkpoints(folder, &mut job)?;
-        let ranks = children(job.id());
-        signal("-KILL", ranks[0])?;
-        job.wait()?;
-        let go_on = format!("concise --backend mpi --resume {out}");
-        let two = under_mpirun(2, &format!("{go_on} --gpus 2"))?;
-        let words = r#"it has "replicas 4", this one "replicas 2", and each minibatch is split over the replicas"#;
-        ends(two, 2, words)?;
-        succeeds("concise", &format!("--resume {out}"))?;
-        Ok(())
-    })
-}
-
 /// Options of three steps on several processes: the last is on two examples, of which some have none.
 pub const SMALL: &str = "--device cpu --data synthetic --limit-train 34 --limit-test 21 --epochs 1 \
                      --batch-size 16 --lr 0.01 --sync-bn";
@@ -429,12 +397,15 @@ fn own_ends_in_one_process(args: &str, place: &Path) -> Result<String> {
     Ok(result(&stdout))
 }
 
+/// A job of `goes_on`, in this folder: exit status, stdout, stderr.
+fn own_job(processes: usize, args: &str, place: &Path) -> Result<(i32, String, String)> {
+    let mut job = mpirun();
+    job.args(of(processes, args)?).current_dir(place);
+    ended(job.output()?)
+}
+
 fn own_under_mpirun(processes: usize, args: &str, place: &Path) -> Result<String> {
-    let job = mpirun()
-        .args(of(processes, args)?)
-        .current_dir(place)
-        .output()?;
-    let (status, stdout, stderr) = ended(job)?;
+    let (status, stdout, stderr) = own_job(processes, args, place)?;
     ensure!(status == 0, "{status}: {stdout}{stderr}");
     Ok(result(&stdout))
 }
@@ -545,11 +516,7 @@ fn an_error_of_ones_own_in_one_process_ends_all() -> Result<()> {
         let place = tempfile::tempdir()?;
         let args = format!("{OWN} {how}=1");
         let since = Instant::now();
-        let job = mpirun()
-            .args(of(2, &args)?)
-            .current_dir(place.path())
-            .output()?;
-        let (status, _, stderr) = ended(job)?;
+        let (status, _, stderr) = own_job(2, &args, place.path())?;
         ensure!(
             status == if how == "error" { 1 } else { 101 },
             "{how}: {status}\n{stderr}"
@@ -604,11 +571,7 @@ fn processes_that_do_not_do_the_same_are_refused() -> Result<()> {
         ),
     ] {
         let place = tempfile::tempdir()?;
-        let job = mpirun()
-            .args(of(2, args)?)
-            .current_dir(place.path())
-            .output()?;
-        ends(ended(job)?, 1, words)?;
+        ends(own_job(2, args, place.path())?, 1, words)?;
     }
     own_in_one_process(&whole).map(drop)
 }
