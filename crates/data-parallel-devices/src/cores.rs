@@ -192,76 +192,72 @@ mod tests {
         }
     }
 
+    /// A machine in words, the affinity, its cores if they are others than of [`Machine::TWO_SOCKETS`], the threads that
+    /// std counts, and what is counted here.
+    type Counted<'a> = (&'a str, &'a str, &'a [&'a str], usize, [usize; 3]);
+
     #[test]
-    fn of_two_hyperthreads_one_counts() {
+    fn of_two_hyperthreads_one_counts_where_the_process_may_use_them() {
         let all = Machine::TWO_SOCKETS;
-        assert_eq!(all.counted(16), [8, 16, 8]);
+        let cases: [Counted<'_>; 16] = [
+            ("two sockets", "0-15", all.cores, 16, [8, 16, 8]),
+            (
+                "neighbours",
+                "0-7",
+                &["0-1", "2-3", "4-5", "6-7"],
+                8,
+                [4, 8, 4],
+            ),
+            (
+                "fast and slow",
+                "0-5",
+                &["0-1", "2-3", "4", "5"],
+                6,
+                [4, 6, 4],
+            ),
+            ("an affinity", "0-3", all.cores, 4, [4, 4, 4]),
+            ("an affinity", "0-3,8-11", all.cores, 8, [4, 8, 4]),
+            ("an affinity", "0,3-4,12", all.cores, 4, [3, 4, 3]),
+            ("an affinity", "5", all.cores, 1, [1, 1, 1]),
+            (
+                "both hyperthreads of one core",
+                "5,13",
+                all.cores,
+                2,
+                [2, 2, 1],
+            ),
+            ("a quota", "0-15", all.cores, 10, [8, 10, 8]),
+            ("a quota", "0-15", all.cores, 3, [3, 3, 8]),
+            ("a quota", "0-15", all.cores, 1, [1, 1, 8]),
+            ("a quota of one core", "5,13", all.cores, 1, [1, 1, 1]),
+            ("most are not there", "0-127", all.cores, 16, [8, 16, 8]),
+            (
+                "half a core is offline",
+                "0-7",
+                &["0-1", "2", "4-5"],
+                5,
+                [3, 5, 3],
+            ),
+            ("a garbled list", "0-x", all.cores, 16, [16, 16, 16]),
+            // a container whose numbers of CPUs are not those of its /sys
+            ("another machine", "12-19", all.cores, 8, [8, 8, 8]),
+        ];
+        for (what, allowed, cores, threads, counted) in cases {
+            let machine = Machine {
+                allowed,
+                cores,
+                ..all
+            };
+            assert_eq!(machine.counted(threads), counted, "{what}: {allowed}");
+        }
         let older_linux = Machine {
             status: "/proc/self/status",
             list: "thread_siblings_list",
             ..all
         };
         assert_eq!(older_linux.counted(16), [8, 16, 8]);
-        let neighbours = Machine {
-            allowed: "0-7",
-            cores: &["0-1", "2-3", "4-5", "6-7"],
-            ..all
-        };
-        assert_eq!(neighbours.counted(8), [4, 8, 4]);
-        let fast_and_slow = Machine {
-            allowed: "0-7",
-            cores: &["0-1", "2-3", "4", "5", "6", "7"],
-            ..all
-        };
-        assert_eq!(fast_and_slow.counted(8), [6, 8, 6]);
-    }
-
-    #[test]
-    fn only_the_cores_of_the_affinity_count() {
-        for (allowed, threads, counted) in [
-            ("0-3", 4, [4, 4, 4]),
-            ("0-3,8-11", 8, [4, 8, 4]),
-            ("0,3-4,12", 4, [3, 4, 3]),
-            ("5", 1, [1, 1, 1]),
-            // one core: both of its hyperthreads
-            ("5,13", 2, [2, 2, 1]),
-        ] {
-            let machine = Machine {
-                allowed,
-                ..Machine::TWO_SOCKETS
-            };
-            assert_eq!(machine.counted(threads), counted, "{allowed}");
-        }
-    }
-
-    #[test]
-    fn a_quota_is_an_upper_limit() {
-        let all = Machine::TWO_SOCKETS;
-        assert_eq!(all.counted(10), [8, 10, 8]);
-        assert_eq!(all.counted(3), [3, 3, 8]);
-        assert_eq!(all.counted(1), [1, 1, 8]);
-        let one_core = Machine {
-            allowed: "5,13",
-            ..all
-        };
-        assert_eq!(one_core.counted(1), [1, 1, 1]);
         let has_quota = |threads| GivenCores::of(threads, |file| all.read(file)).has_quota();
         assert!(has_quota(10) && !has_quota(16));
-    }
-
-    #[test]
-    fn cpus_that_are_offline_or_not_there_do_not_count() {
-        let most_are_not_there = Machine {
-            allowed: "0-127",
-            ..Machine::TWO_SOCKETS
-        };
-        assert_eq!(most_are_not_there.counted(16), [8, 16, 8]);
-        let half_a_core_is_offline = Machine {
-            allowed: "0-7",
-            cores: &["0-1", "2", "4-5"],
-            ..Machine::TWO_SOCKETS
-        };
-        assert_eq!(half_a_core_is_offline.counted(5), [3, 5, 3]);
     }
 
     /// std's mask has 1024 bits; of a larger machine it counts all CPUs that are online.
@@ -290,19 +286,8 @@ mod tests {
         };
         assert_eq!(GivenCores::of(6, |_| None), nothing);
         let all = Machine::TWO_SOCKETS;
-        let garbled = Machine {
-            allowed: "0-x",
-            ..all
-        };
-        assert_eq!(garbled.counted(16), [16, 16, 16]);
         let without_topology = Machine { cores: &[], ..all };
         assert_eq!(without_topology.counted(16), [16, 16, 16]);
-        // a container whose numbers of CPUs are not those of its /sys
-        let of_another_machine = Machine {
-            allowed: "12-19",
-            ..all
-        };
-        assert_eq!(of_another_machine.counted(8), [8, 8, 8]);
     }
 
     #[test]
