@@ -409,15 +409,6 @@ fn a_chunk_has_memory_of_its_own() {
 }
 
 #[test]
-fn a_way_is_chosen_once_for_each_length() {
-    let mut member = group(1, GroupOptions::default()).remove(0);
-    for len in [8, 8, 1000, 8] {
-        member.all_reduce(vec![1.0; len]).unwrap();
-    }
-    assert_eq!(member.schedules.len(), 2);
-}
-
-#[test]
 #[should_panic(expected = "a group of 65537 members; 1 to 65536 are possible")]
 fn a_barrier_has_so_many_places() {
     group(65_537, GroupOptions::default());

@@ -324,10 +324,4 @@ mod tests {
         let words = "\"Timeline of k = 1, 0.4 ms, and of k = 2, 0.1 ms\"";
         assert!(svg.contains(words), "{svg}");
     }
-
-    #[test]
-    fn the_axis_has_few_round_numbers() {
-        let steps = [0.7, 1.0, 12.0, 21.0, 51.0].map(round_step);
-        assert_eq!(steps, [1.0, 1.0, 20.0, 50.0, 100.0]);
-    }
 }
