@@ -1,5 +1,7 @@
 //! Compares the parameters of all replicas, in this process and in the others.
 
+use std::sync::Arc;
+
 use bytemuck::cast_slice;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use devices::device_name;
@@ -49,6 +51,29 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
     let places = ["process 0", &format!("process {other}")];
     let compared = compare(name, places, [&tensor(0)?, &tensor(other)?]);
     compared.map_err(|error| Disagreement(error.to_string()).into())
+}
+
+/// Compares the parameters of a network between processes once more when it is dropped, because other calls than steps
+/// may have changed them in one process: [`Processes::finish`] has the result.
+pub(crate) struct AtTheEnd {
+    pub processes: Arc<Processes>,
+    pub state: NetworkState,
+}
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        if self.processes.are_one() {
+            return;
+        }
+        let mut all = crc32fast::Hasher::new();
+        for (_, param) in self.state.parameters() {
+            match bytes(param) {
+                Ok(bytes) => all.update(&bytes),
+                Err(_) => return, // of a device that has failed, which is an error elsewhere
+            }
+        }
+        self.processes.note_end(all.finalize());
+    }
 }
 
 /// The type in which parameters are compared between processes: what is not f32, such as a frozen table, as f64.

@@ -13,7 +13,7 @@ use devices::{Context, ensure, lock, retry_with_empty_cache};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
-use crate::agreement::{check_processes, check_replicas};
+use crate::agreement::{AtTheEnd, check_processes, check_replicas};
 use crate::batch_tensors::BatchTensors;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
 use crate::place::Place;
@@ -47,6 +47,8 @@ pub struct DataParallel {
     devices: Arc<[Device]>,
     /// The part of a minibatch that each gets, in proportion.
     weights: Arc<Mutex<Vec<f64>>>,
+    /// The settings of the data that was divided since the last step.
+    divided: Arc<Mutex<Vec<String>>>,
     /// What the network was built as.
     pub(crate) network_type: NetworkType,
     /// How many trainers it has had.
@@ -60,6 +62,8 @@ pub struct DataParallel {
     /// The number of the first replica of this process among those of all.
     pub(crate) first_rank: usize,
     warnings: Arc<[String]>,
+    /// The last of the clones drops it.
+    _at_the_end: Arc<AtTheEnd>,
 }
 
 /// The type of a network, and its name.
@@ -159,11 +163,16 @@ impl DataParallel {
             one_process: processes.are_one(),
             order: Mutex::default(),
         };
+        let at_the_end = AtTheEnd {
+            processes: processes.clone(),
+            state: states[0].clone(),
+        };
         let net = Self {
             workers: Arc::new(workers),
             states: states.into(),
             devices: devices.into(),
             weights: Arc::new(Mutex::new(vec![1.0; all])),
+            divided: Arc::default(),
             network_type: NetworkType {
                 id: TypeId::of::<N>(),
                 name: std::any::type_name::<N>(),
@@ -175,6 +184,7 @@ impl DataParallel {
             processes,
             first_rank,
             warnings: warnings.into(),
+            _at_the_end: Arc::new(at_the_end),
         };
         check_processes(&net.processes, &net.states[0])?;
         Ok(net)
@@ -397,6 +407,13 @@ impl DataParallel {
         lines.join("\n")
     }
 
+    /// What has to be the same in all processes when a step is taken: the data that was divided since the last step, and
+    /// how minibatches are split.
+    pub(crate) fn shared_settings(&self) -> String {
+        let data = std::mem::take(&mut *lock(&self.divided));
+        format!("split {:?}\ndata {}", lock(&self.weights), data.join("; "))
+    }
+
     /// In which order the gradients of `k` replicas are summed. That of up to 3 is the same for star, owner and tree. NCCL
     /// chooses one for each layout, and a ring one for each bucket.
     fn order_of_sums(&self, k: usize) -> String {
@@ -415,7 +432,8 @@ impl DataParallel {
     }
 
     /// This process's part of each minibatch of `data`, where several processes train: the shards of its replicas. Of a
-    /// process that is alone it is all of it; data that is cut already stays as it is.
+    /// process that is alone it is all of it; data that is cut already stays as it is. All processes divide the same data
+    /// in the same order: with another seed in one of them, the next step is an error.
     ///
     /// ```
     /// # use data_parallel::prelude::*;
@@ -429,6 +447,7 @@ impl DataParallel {
         if self.processes.are_one() || data.is_part() {
             return data;
         }
+        lock(&self.divided).push(data.settings().replace('\n', ", "));
         let weights = lock(&self.weights);
         let shards = data.shards(self.own(), weights.len());
         let part = shards.and_then(|shards| shards.split_by(&weights));

@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor};
 use devices::ensure;
 use training::{Minibatches, accuracy, with_tensors};
 
+use crate::agreement::check_processes;
 use crate::batch_tensors::BatchTensors;
 use crate::data_parallel::DataParallel;
 
@@ -28,7 +29,7 @@ use crate::data_parallel::DataParallel;
 /// # Errors
 /// If no minibatch came, or a running statistic is NaN or infinite; the message names it and its replica. If a replica
 /// fails; the message names it. If a minibatch or the metric fails in one process, all processes return an error. The
-/// network can train on.
+/// network can train on. If the processes have different parameters.
 pub fn evaluate_accuracy(
     net: &DataParallel,
     data_iter: impl Minibatches<Y = Tensor>,
@@ -67,6 +68,7 @@ pub fn evaluate<M: Minibatches, const N: usize>(
     data_iter: M,
     metric: impl Fn(&Tensor, &M::Y) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
+    check_processes(&net.processes, &net.states[0])?;
     let mut sums = in_all_processes(net, sums_here(net, data_iter, metric))?;
     net.processes.sum(&mut sums)?;
     Ok(sums)

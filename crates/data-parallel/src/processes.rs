@@ -4,8 +4,9 @@
 //!
 //! **It does not matter in which processes replicas are**: no bit changes, except with NCCL. Each process makes its
 //! part of every minibatch, the shards of its replicas. The parameters are compared when a network is built, and the
-//! settings by `Checkpoints` and by `concise`. In the first step the processes also compare their parts of the data,
-//! which have to differ. A checkpoint knows replicas, and no processes except with NCCL.
+//! settings in every step; by `Checkpoints` and by `concise` also before the first. In the first step the processes also
+//! compare their parts of the data, which have to differ. The parameters are compared again in each evaluation, and at the
+//! end. A checkpoint knows replicas, and no processes except with NCCL.
 //!
 //! **All stop at one step.** [`Trainer::stop_when`](crate::Trainer::stop_when) gets a flag that a signal sets. In
 //! several processes the sum of a step's examples carries the wish. After that step all processes set the flag that
@@ -49,12 +50,17 @@ const PIECE: usize = 1 << 30;
 pub struct Processes {
     /// None where there is no other.
     world: Option<Mutex<Box<dyn ProcessGroup>>>,
+    /// A checksum of the parameters of each network that was dropped.
+    ended: Mutex<Vec<u32>>,
 }
 
 impl Processes {
     /// One that trains by itself.
     pub fn alone() -> Self {
-        Self { world: None }
+        Self {
+            world: None,
+            ended: Mutex::default(),
+        }
     }
 
     /// Those that `mpirun` started. One that waits longer than `timeout` for another ends all.
@@ -77,8 +83,10 @@ impl Processes {
 
     /// Those of a process group of your own, which communicates by other means than MPI.
     pub fn of(world: Box<dyn ProcessGroup>) -> Self {
-        let world = Some(Mutex::new(world));
-        Self { world }
+        Self {
+            world: Some(Mutex::new(world)),
+            ended: Mutex::default(),
+        }
     }
 
     /// This process among the others.
@@ -259,16 +267,25 @@ impl Processes {
         Err(Disagreement(error).into())
     }
 
+    /// A network is dropped, with parameters of this checksum.
+    pub(crate) fn note_end(&self, checksum: u32) {
+        lock(&self.ended).push(checksum);
+    }
+
     /// Ends in order: under MPI, once all processes have come here.
     ///
     /// # Errors
-    /// If the processes do not reach each other.
+    /// If the processes do not reach each other, or a network was dropped that had other parameters in one of them.
     pub fn finish(self) -> Result<()> {
-        if self.world.is_some() {
-            drop(self);
-            mpi::finish()?;
+        if self.world.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let mut ended = lock(&self.ended).clone();
+        ended.sort_unstable(); // threads may drop them in another order
+        let ended = self.agree("parameters at the end", &format!("{ended:x?}"));
+        drop(self);
+        mpi::finish()?;
+        ended
     }
 
     /// Ends all processes of [`mpi`](Self::mpi) at once, this one with exit status `status`: after an error, because the

@@ -2,7 +2,8 @@
 //!
 //! Each process counts its part on the host. The sum of the counts goes with the sum of the examples. So each process
 //! knows the divisor of the step before its replicas compute, and a part that is bad in one process is an error in all
-//! of them.
+//! of them. A checksum of the settings travels with the counts: with another learning rate in one process, the replicas
+//! would drift apart without an error.
 
 use candle_core::{Device, Result, Tensor};
 use training::BatchLoss;
@@ -35,14 +36,15 @@ pub(crate) struct Agreed {
     pub stops: bool,
 }
 
-/// Adds up the parts of all processes.
+/// Adds up the parts of all processes. `settings` has what has to be the same in all of them, a line each.
 ///
 /// # Errors
-/// In all processes, if the part of one is bad.
+/// In all processes, if the part of one is bad, or the settings differ.
 pub(crate) fn agree(
     processes: &Processes,
     own: Result<LocalBatch>,
     wants_to_stop: bool,
+    settings: &str,
 ) -> Result<Agreed> {
     let (examples, count) = match &own {
         Ok(part) => (part.data.examples, part.count),
@@ -50,9 +52,20 @@ pub(crate) fn agree(
     };
     let [wants_to_stop, is_bad] =
         [wants_to_stop, own.is_err()].map(|flag| f64::from(u8::from(flag)));
-    let mut sums = [examples as f64, count, wants_to_stop, is_bad];
+    let [high, high_squared, low, low_squared] = checksum(settings);
+    let mut sums = [
+        examples as f64,
+        count,
+        wants_to_stop,
+        is_bad,
+        high,
+        high_squared,
+        low,
+        low_squared,
+    ];
     processes.sum(&mut sums)?;
-    let [examples, divisor, wanting_to_stop, bad] = sums;
+    let [examples, divisor, wanting_to_stop, bad, of_settings @ ..] = sums;
+    compare_settings(processes, of_settings, settings)?;
     if bad > 0.0 {
         return Err(Kind::Refused.of(processes.why(own.err())?));
     }
@@ -64,6 +77,32 @@ pub(crate) fn agree(
         },
         stops: wanting_to_stop > 0.0,
     })
+}
+
+/// An error in all processes, if the settings of one differ from those of another.
+pub(crate) fn check_settings(processes: &Processes, settings: &str) -> Result<()> {
+    let mut sums = checksum(settings);
+    processes.sum(&mut sums)?;
+    compare_settings(processes, sums, settings)
+}
+
+/// The two halves of a checksum, each with its square.
+fn checksum(settings: &str) -> [f64; 4] {
+    let sum = crc32fast::hash(settings.as_bytes());
+    let [high, low] = [sum >> 16, sum & 0xffff].map(f64::from);
+    [high, high * high, low, low * low]
+}
+
+/// Numbers are all the same if their count times the sum of their squares is the square of their sum. (These are whole
+/// numbers, and exact.) All processes come to the same result, so all of them compare the settings or none.
+fn compare_settings(processes: &Processes, sums: [f64; 4], settings: &str) -> Result<()> {
+    let n = processes.count() as f64;
+    let [high, high_squared, low, low_squared] = sums;
+    let differ = |sum: f64, squares: f64| n * squares != sum * sum;
+    if differ(high, high_squared) || differ(low, low_squared) {
+        processes.agree("settings", settings)?;
+    }
+    Ok(())
 }
 
 /// An error in all processes, if two have the same part. Then the data was not cut, and each example would be trained

@@ -22,12 +22,14 @@ use devices::{ensure, find, lock};
 use training::{Batch, BatchLoss};
 
 use super::count::checked;
-use super::global_batch::{Agreed, GlobalCounts, LocalBatch, agree, check_parts_differ};
+use super::global_batch::{
+    Agreed, GlobalCounts, LocalBatch, agree, check_parts_differ, check_settings,
+};
 use super::losses::StepLabel;
 use super::slots::Slots;
 use super::trainer::{Trainer, Waiting};
 use crate::batch_tensors::BatchTensors;
-use crate::error::Kind;
+use crate::error::{Error, Kind};
 use crate::replica::{Loss, Refusal, Replica, Slot, StepJob};
 use crate::update_rule::StepRule;
 
@@ -172,7 +174,7 @@ impl Trainer {
             data,
             global,
             stops,
-        } = agree(processes, own, wants_to_stop)?;
+        } = agree(processes, own, wants_to_stop, &self.settings_of_step(&rule))?;
         if stops && !processes.are_one() {
             self.flags.stopping.store(true, Ordering::Relaxed);
         }
@@ -200,6 +202,9 @@ impl Trainer {
     /// The error of a minibatch that did not get to the replicas. Unless all processes know of it, the others wait for this
     /// one.
     fn unprepared(&self, error: candle_core::Error) -> candle_core::Error {
+        if Error::is_disagreement(&error) {
+            return error;
+        }
         let alone = self.net.processes.are_one();
         let kind = if alone { Kind::Refused } else { Kind::Failed };
         kind.of(error)
@@ -231,6 +236,9 @@ impl Trainer {
             let lost = self.nothing_waits();
             return Err(Kind::Refused.says(nothing_counts(self.steps + 1) + &lost));
         }
+        if !self.net.processes.are_one() {
+            check_settings(&self.net.processes, &self.settings_of_step(&rule))?;
+        }
         let of_step = self.step_label(&rule);
         let job = self.job(rule, Some(divisor));
         let flush = move |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
@@ -259,6 +267,20 @@ impl Trainer {
             "no parameter is trained: the rate of each is 0; give one another rate"
         );
         Ok(rule)
+    }
+
+    /// What has to be the same in all processes for the step, a line each; nothing in a process that is alone.
+    fn settings_of_step(&self, rule: &StepRule) -> String {
+        if self.net.processes.are_one() {
+            return String::new();
+        }
+        let lines = [
+            format!("learning-rate {:?} of step {}", rule.lr, self.steps + 1),
+            format!("waiting-minibatches {}", self.waiting.minibatches),
+            self.settings(),
+            self.net.shared_settings(),
+        ];
+        lines.join("\n")
     }
 
     fn step_label(&self, rule: &StepRule) -> StepLabel {

@@ -10,6 +10,7 @@ mod hook;
 mod kit;
 mod layers_train_right;
 mod optimizers_are_pytorchs;
+mod processes_agree;
 mod replicas_work_together;
 /// The book's ResNet-18.
 #[path = "../../../concise/src/resnet.rs"]

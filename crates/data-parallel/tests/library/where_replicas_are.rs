@@ -143,6 +143,28 @@ pub fn in_processes<T: Send>(
     layout: &[usize],
     job: impl Fn(&World) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
+    let returned = with_processes(layout, |processes, replicas| {
+        job(&World::of(Arc::new(processes), cpus(replicas)))
+    });
+    returned.into_iter().collect()
+}
+
+/// As [`in_processes`], with what the processes say when they finish.
+pub fn to_the_end(
+    layout: &[usize],
+    job: impl Fn(&World) -> Result<()> + Sync,
+) -> Result<Vec<candle_core::Result<()>>> {
+    let returned = with_processes(layout, |processes, replicas| {
+        let processes = Arc::new(processes);
+        job(&World::of(processes.clone(), cpus(replicas)))?;
+        let processes = Arc::into_inner(processes).context("a network is still there")?;
+        Ok(processes.finish())
+    });
+    returned.into_iter().collect()
+}
+
+/// Runs `job` in processes that are threads. It gets the number of replicas.
+fn with_processes<T: Send>(layout: &[usize], job: impl Fn(Processes, usize) -> T + Sync) -> Vec<T> {
     let (channel, job) = (Channel::new(layout.len()), &job);
     std::thread::scope(|scope| {
         let processes = layout.iter().enumerate().map(|(rank, replicas)| {
@@ -152,7 +174,7 @@ pub fn in_processes<T: Send>(
                     1 => Processes::alone(),
                     _ => Processes::of(Box::new(group)),
                 };
-                job(&World::of(Arc::new(processes), cpus(*replicas)))
+                job(processes, *replicas)
             })
         });
         let processes: Vec<_> = processes.collect();

@@ -1,0 +1,209 @@
+//! Processes that train together have the same settings, the same data and the same parameters, or all of them get an
+//! error that names what differs. Processes are threads here.
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+use data_parallel::Error;
+use data_parallel::prelude::*;
+
+use crate::kit::{formula_batch, sgd};
+use crate::where_replicas_are::{in_processes, to_the_end};
+
+fn network(vb: VarBuilder<'_>) -> Result<Linear, candle_core::Error> {
+    Linear::new(784, 10, vb)
+}
+
+fn flat((x, y): (Tensor, Tensor)) -> candle_core::Result<(Tensor, Tensor)> {
+    Ok((x.flatten_from(1)?, y))
+}
+
+/// Takes three steps in each of two processes. `change` may change the trainer of a process before a step.
+fn steps(
+    make: impl Fn(usize, &DataParallel) -> candle_core::Result<Trainer> + Sync,
+    change: impl Fn(usize, usize, &mut Trainer) + Sync,
+) -> Result<Vec<std::result::Result<(), Error>>> {
+    in_processes(&[1, 2], |world| {
+        let rank = world.processes().rank();
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        let mut trainer = make(rank, &net)?;
+        let mut train = || -> candle_core::Result<()> {
+            for step in 0..3u32 {
+                change(rank, step as usize, &mut trainer);
+                let (x, y) = flat(formula_batch(10 * step + rank as u32, 4)?)?;
+                trainer.step(&x, &y)?;
+            }
+            trainer.flush()
+        };
+        Ok(train().map_err(Error::from))
+    })
+}
+
+/// Checks that both processes have the error, and that it has the words.
+fn both_say(ended: Vec<std::result::Result<(), Error>>, words: &[&str]) -> Result<()> {
+    ensure!(ended.len() == 2);
+    for ended in ended {
+        let Err(Error::Disagreement(error)) = ended else {
+            anyhow::bail!("expected a disagreement on {words:?}, not {ended:?}");
+        };
+        let said = error.to_string();
+        let missing = words.iter().find(|word| !said.contains(**word));
+        ensure!(missing.is_none(), "{missing:?} is not in: {said}");
+    }
+    Ok(())
+}
+
+fn plain(_: usize, net: &DataParallel) -> candle_core::Result<Trainer> {
+    Ok(Trainer::new(net, cross_entropy, sgd(0.01, 0.9)))
+}
+
+#[test]
+fn processes_with_the_same_settings_train() -> Result<()> {
+    let accumulated = |_, net: &DataParallel| plain(0, net)?.accumulate(2);
+    let falls = |_, step: usize, trainer: &mut Trainer| trainer.set_lr(0.1 / (step + 1) as f64);
+    let all = [steps(plain, falls)?, steps(accumulated, |_, _, _| ())?];
+    for ended in all.into_iter().flatten() {
+        ended?;
+    }
+    Ok(())
+}
+
+#[test]
+fn another_learning_rate_in_one_process_is_an_error_in_all() -> Result<()> {
+    let late = |rank, step, trainer: &mut Trainer| {
+        if rank == 1 && step == 1 {
+            trainer.set_lr(0.1);
+        }
+    };
+    let words = [
+        "different settings",
+        "process 0 has \"learning-rate 0.01 of step 2\"",
+        "process 1 has \"learning-rate 0.1 of step 2\"",
+    ];
+    both_say(steps(plain, late)?, &words)
+}
+
+type Make = fn(usize, &DataParallel) -> candle_core::Result<Trainer>;
+
+#[test]
+fn each_setting_of_a_trainer_is_compared() -> Result<()> {
+    let cases: [(Make, &str); 7] = [
+        (
+            |rank, net| {
+                let lr = 0.01 * (1.0 + rank as f64);
+                Ok(Trainer::new(net, cross_entropy, sgd(lr, 0.9)))
+            },
+            "learning-rate 0.02",
+        ),
+        (
+            |rank, net| {
+                let momentum = 0.5 + 0.1 * rank as f64;
+                Ok(Trainer::new(net, cross_entropy, sgd(0.01, momentum)))
+            },
+            "momentum: 0.6",
+        ),
+        (
+            |rank, net| plain(rank, net)?.clip_norm(1.0 + rank as f64),
+            "clip-norm Some(2.0)",
+        ),
+        (
+            |rank, net| plain(rank, net)?.rate("weight", 1.0 + rank as f64),
+            "rates [\\\"weight 2\\\"]",
+        ),
+        (
+            |rank, net| plain(rank, net)?.accumulate(1 + rank),
+            "accumulate 2",
+        ),
+        (
+            |rank, net| Ok(plain(rank, net)?.schedule(move |_| 1.0 / (1.0 + rank as f64))),
+            "learning-rate 0.005 of step 1",
+        ),
+        (
+            |rank, net| Ok(plain(rank, net)?.depends_on(&format!("data {rank}"))),
+            "data 1",
+        ),
+    ];
+    for (make, words) in cases {
+        both_say(steps(make, |_, _, _| ())?, &[words])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn data_in_another_order_is_an_error_in_all() -> Result<()> {
+    let ended = in_processes(&[1, 1], |world| {
+        let rank = world.processes().rank();
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        let mut trainer = plain(rank, &net)?;
+        let (x, y) = flat(formula_batch(0, 16)?)?;
+        let data = net.part(DataIter::of_tensors(&x, &y, 4, Some(7 * rank as u64))?);
+        let mut train = || -> candle_core::Result<()> {
+            for batch in data.epoch(1) {
+                let (x, y) = batch?;
+                trainer.step(&x, &y)?;
+            }
+            Ok(())
+        };
+        Ok(train().map_err(Error::from))
+    })?;
+    both_say(ended, &["order of seed 0", "order of seed 7"])
+}
+
+/// An optimizer whose step depends on something that its `Debug` does not show.
+struct Sloppy(f32);
+
+impl fmt::Debug for Sloppy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sloppy")
+    }
+}
+
+impl Optimizer for Sloppy {
+    fn lr(&self) -> f64 {
+        0.01
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
+        let mut all = slices.iter_mut();
+        all.try_for_each(|slice| slice.each(|p, sum, []| *p -= self.0 * sum))
+    }
+}
+
+/// Takes a step with `Sloppy`, which is another one in the second process if `differs`.
+fn sloppy_step(world: &World, differs: bool) -> Result<DataParallel> {
+    let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+    let rank = world.processes().rank();
+    let own = if differs && rank == 1 { 0.02 } else { 0.01 };
+    let (x, y) = flat(formula_batch(rank as u32, 4)?)?;
+    Trainer::new(&net, cross_entropy, Sloppy(own)).step(&x, &y)?;
+    Ok(net)
+}
+
+#[test]
+fn other_parameters_are_found_by_an_evaluation() -> Result<()> {
+    let ended = in_processes(&[1, 1], |world| {
+        let net = sloppy_step(world, true)?;
+        let (x, y) = flat(formula_batch(2, 16)?)?;
+        let evaluated = evaluate_accuracy(&net, &DataIter::of_tensors(&x, &y, 4, None)?);
+        Ok(evaluated.map(drop).map_err(Error::from))
+    })?;
+    both_say(ended, &["weight", "process 0", "process 1"])
+}
+
+#[test]
+fn other_parameters_are_found_at_the_end() -> Result<()> {
+    for differs in [false, true] {
+        let ended = to_the_end(&[1, 1], |world| sloppy_step(world, differs).map(drop))?;
+        let mut ended = ended.into_iter().map(|ended| ended.map_err(Error::from));
+        if differs {
+            both_say(ended.collect(), &["different parameters at the end"])?;
+        } else {
+            ensure!(ended.all(|ended| ended.is_ok()));
+        }
+    }
+    Ok(())
+}
