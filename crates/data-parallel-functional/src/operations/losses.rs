@@ -11,6 +11,7 @@ use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{DType, Result, Tensor, bail};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The cross-entropy of each example: logits `y_hat` (B, C) and labels `y` (B,) of u32 → (B,):
 /// log Σⱼ exp(y_hatⱼ) − y_hat at the label. An example with several labels, (B, …, C) and (B, …), has the mean of theirs.
@@ -77,7 +78,7 @@ pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<
     let counts = mask.ne(0f32)?;
     let losses = y_hat.cross_entropies(&counts.where_cond(y, &y.zeros_like()?)?)?;
     let mask = mask.flatten_all()?;
-    of_examples::<Masked>(op, &losses, &mask, y.dims()[0])
+    of_examples::<Masked>(&losses, &mask, y.dims()[0])
 }
 
 /// The mean squared error of each example: `y_hat` (B, …) and targets `y` (B, …) of f32 → (B,): the mean of
@@ -97,7 +98,7 @@ pub fn masked_cross_entropy(y_hat: &Value, y: &Tensor, mask: &Tensor) -> Result<
 /// # Errors
 /// Where the types, shapes or devices do not match, or an example has no element.
 pub fn squared_error(y_hat: &Value, y: &Tensor) -> Result<Value> {
-    mean_of_pairs::<Squared>("squared_error", y_hat, y)
+    mean_of_pairs::<Squared>(y_hat, y)
 }
 
 /// The binary cross-entropy of each example: logits `y_hat` (B, …) and targets `y` (B, …) of f32, from 0 to 1 → (B,):
@@ -116,13 +117,15 @@ pub fn squared_error(y_hat: &Value, y: &Tensor) -> Result<Value> {
 /// ```
 ///
 /// # Errors
-/// As [`squared_error`].
+/// As [`squared_error`]; and if a target is NaN, or not from 0 to 1. Rounding may move one past an end by 0.00001. On a
+/// GPU the host does not wait to read the targets: there, such a target gives a loss of NaN instead.
 pub fn binary_cross_entropy(y_hat: &Value, y: &Tensor) -> Result<Value> {
-    mean_of_pairs::<Binary>("binary_cross_entropy", y_hat, y)
+    mean_of_pairs::<Binary>(y_hat, y)
 }
 
 /// The mean over the elements of each example, where `y_hat` and `y` have the same shape.
-fn mean_of_pairs<E: Element>(op: &str, y_hat: &Value, y: &Tensor) -> Result<Value> {
+fn mean_of_pairs<E: Element>(y_hat: &Value, y: &Tensor) -> Result<Value> {
+    let op = E::NAME;
     let dims = y_hat.dims();
     let targets = y.dims();
     if dims != targets || dims.is_empty() {
@@ -131,22 +134,17 @@ fn mean_of_pairs<E: Element>(op: &str, y_hat: &Value, y: &Tensor) -> Result<Valu
     if dims[1..].contains(&0) {
         bail!("{op}: y_hat has shape {dims:?}, expected at least one element for each example")
     }
-    of_examples::<E>(op, y_hat, y, dims[0])
+    of_examples::<E>(y_hat, y, dims[0])
 }
 
 /// The loss of each of `examples` from its elements.
-fn of_examples<E: Element>(
-    op: &str,
-    x: &Value,
-    targets: &Tensor,
-    examples: usize,
-) -> Result<Value> {
+fn of_examples<E: Element>(x: &Value, targets: &Tensor, examples: usize) -> Result<Value> {
     let loss = OfExample::<E> {
         element: PhantomData,
         elements: x.dims().iter().product::<usize>() / examples.max(1),
     };
     Value::new(targets)?; // where they are computed from what eval returned, the pass is refused
-    x.self_contained(op, loss, &[("y", &targets.detach())], &[examples])
+    x.self_contained(E::NAME, loss, &[("y", &targets.detach())], &[examples])
 }
 
 impl Value {
@@ -162,12 +160,15 @@ impl Value {
         }
         let no_targets = Tensor::zeros(losses.dims(), DType::F32, self.device())?;
         let examples = self.dims()[0];
-        of_examples::<Mean>("cross_entropy", &losses, &no_targets, examples)
+        of_examples::<Mean>(&losses, &no_targets, examples)
     }
 }
 
 /// The part of an example's loss that comes from an element and its target.
 trait Element: Sync + 'static {
+    /// The name of the loss.
+    const NAME: &str;
+
     /// True if the sum is divided by the number of elements.
     const IS_MEAN: bool = true;
 
@@ -175,6 +176,12 @@ trait Element: Sync + 'static {
 
     /// The derivative of `term` by x.
     fn slope(x: f32, target: f32) -> f32;
+
+    /// True if there is a loss for this target.
+    #[inline(always)]
+    fn takes(_target: f32) -> bool {
+        true
+    }
 
     /// `term` of all elements.
     fn terms(x: &Tensor, targets: &Tensor) -> Result<Tensor>;
@@ -184,6 +191,8 @@ trait Element: Sync + 'static {
 struct Mean;
 
 impl Element for Mean {
+    const NAME: &str = "cross_entropy";
+
     #[inline(always)]
     fn term(x: f32, _: f32) -> f32 {
         x
@@ -203,6 +212,8 @@ impl Element for Mean {
 struct Masked;
 
 impl Element for Masked {
+    const NAME: &str = "masked_cross_entropy";
+
     const IS_MEAN: bool = false;
 
     #[inline(always)]
@@ -224,6 +235,8 @@ impl Element for Masked {
 struct Squared;
 
 impl Element for Squared {
+    const NAME: &str = "squared_error";
+
     #[inline(always)]
     fn term(x: f32, target: f32) -> f32 {
         (x - target) * (x - target)
@@ -243,6 +256,8 @@ impl Element for Squared {
 struct Binary;
 
 impl Element for Binary {
+    const NAME: &str = "binary_cross_entropy";
+
     #[inline(always)]
     fn term(x: f32, target: f32) -> f32 {
         ln_1p(exp(-x.abs())) + x.max(0.) - x * target
@@ -255,13 +270,24 @@ impl Element for Binary {
         sigmoid - target
     }
 
+    #[inline(always)]
+    fn takes(target: f32) -> bool {
+        (LEAST_TARGET..=LARGEST_TARGET).contains(&target)
+    }
+
     fn terms(x: &Tensor, targets: &Tensor) -> Result<Tensor> {
         // without an overflow, and with the right gradient at 0
         let size = x.abs()?;
         let log = ((size.neg()?.exp()? + 1.)?.log()? + ((x + size)? * 0.5)?)?;
-        log - (x * targets)?
+        let terms = (log - (x * targets)?)?;
+        let is_target = (targets.ge(LEAST_TARGET)? * targets.le(LARGEST_TARGET)?)?;
+        is_target.where_cond(&terms, &(terms.zeros_like()? + f64::NAN)?)
     }
 }
+
+/// The ends of targets from 0 to 1, with what rounding may add.
+const LEAST_TARGET: f32 = -1e-5;
+const LARGEST_TARGET: f32 = 1. + 1e-5;
 
 /// The loss of each example: the sum or the mean over its elements.
 struct OfExample<E> {
@@ -280,6 +306,23 @@ impl<E: Element> OfExample<E> {
     /// The divisor of a sum.
     fn divisor(&self) -> f32 {
         if E::IS_MEAN { self.elements as f32 } else { 1. }
+    }
+
+    /// An error that names the first target without a loss.
+    fn check_targets(&self, targets: &[f32]) -> Result<()> {
+        let Some(at) = targets.iter().position(|target| !E::takes(*target)) else {
+            return Ok(());
+        };
+        let value = targets[at];
+        let example = at / self.elements;
+        let element = match self.elements {
+            1 => String::new(),
+            n => format!(", element {}", at % n),
+        };
+        bail!(
+            "{}: y has the value {value} in example {example}{element}; expected 0 to 1",
+            E::NAME
+        )
     }
 
     /// Examples of a task.
@@ -320,17 +363,27 @@ impl<E: Element> Kernel<Cpu> for OfExample<E> {
         let x = x[0];
         let n = self.elements;
         let examples = self.examples();
+        let all_taken = AtomicBool::new(true);
         for_each_chunk(
             y,
             examples,
             #[inline(always)]
             |i, losses| {
+                let of_task = &targets[i * examples * n..][..losses.len() * n];
+                // without a branch for each, so that it is computed with vectors
+                let refused: u32 = of_task.iter().map(|t| u32::from(!E::takes(*t))).sum();
+                if refused > 0 {
+                    all_taken.store(false, Ordering::Relaxed);
+                }
                 for (j, loss) in losses.iter_mut().enumerate() {
                     let first = (i * examples + j) * n;
                     *loss = self.loss(&x[first..][..n], &targets[first..][..n]);
                 }
             },
         );
+        if !all_taken.into_inner() {
+            self.check_targets(targets)?;
+        }
         Ok(vec![])
     }
 

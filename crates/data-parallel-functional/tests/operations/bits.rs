@@ -1,7 +1,7 @@
 //! The bits of results depend neither on the number of threads, nor on the system, nor on the width of vectors, where there
 //! is a fused multiply-add. `bits.txt` has a checksum of each result.
 
-use crate::support::{bits, gradients_of, labels, random, run, taken};
+use crate::support::{bits, from_0_to_1, gradients_of, labels, random, run, taken};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use devices::{InstructionSet, instruction_set};
 use functional::threads::with_budget;
@@ -113,7 +113,7 @@ fn losses() -> Vec<Case> {
     let several = random((14, 5, 330), 4);
     let of_several = y.reshape((14, 5)).unwrap();
     let mask = labels(70, 2, 5).reshape((14, 5)).unwrap();
-    let (of_pairs, of_masked) = (targets.clone(), of_several.clone());
+    let (of_pairs, of_masked) = (from_0_to_1(&targets), of_several.clone());
     vec![
         case("cross_entropy", from_ref(&logits), move |t| {
             cross_entropy(&Value::new(&t[0])?, &y)

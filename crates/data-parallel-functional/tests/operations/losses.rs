@@ -2,7 +2,7 @@
 
 use crate::support::{assert_near, random, values, variables};
 use candle_core::{DType, Device, Result, Tensor, Var};
-use functional::{Gradients, Value, masked_cross_entropy, squared_error};
+use functional::{Gradients, Value, binary_cross_entropy, masked_cross_entropy, squared_error};
 
 /// The targets may be variables themselves: they are what is to be reached, and have no gradient.
 #[test]
@@ -98,6 +98,41 @@ fn a_mask_that_does_not_fit_is_named() -> Result<()> {
     assert!(says(&floats, &random((2, 3), 1)).contains("y is f32, expected u32"));
     let too_large = (&y + 5.)?;
     assert!(says(&too_large, &random((2, 3), 1)).contains("label 5 of example 0 is too large"));
+    Ok(())
+}
+
+/// Wherever it is, and with the others right. What rounding adds to 0 or 1 is fine.
+#[test]
+fn a_target_that_is_not_from_0_to_1_is_named() -> Result<()> {
+    let losses = |dims: (usize, usize), at: usize, value: f32| {
+        let mut targets = vec![0.5; dims.0 * dims.1];
+        targets[at] = value;
+        let y = Tensor::from_vec(targets, dims, &Device::Cpu)?;
+        binary_cross_entropy(&Value::new(&random(dims, 1))?, &y)?.eval()
+    };
+    let expected = "binary_cross_entropy: y has the value ";
+    for (dims, at, value, words) in [
+        ((4, 1), 3, -1., "-1 in example 3; expected 0 to 1"),
+        ((4, 3), 7, 2., "2 in example 2, element 1; expected 0 to 1"),
+        (
+            (2, 5000),
+            9999,
+            f32::NAN,
+            "NaN in example 1, element 4999; expected 0 to 1",
+        ),
+        (
+            (9000, 1),
+            4096,
+            f32::INFINITY,
+            "inf in example 4096; expected 0 to 1",
+        ),
+    ] {
+        let error = losses(dims, at, value).unwrap_err().to_string();
+        assert!(error.contains(&format!("{expected}{words}")), "{error}");
+    }
+    for value in [0., 1., 1. + f32::EPSILON, -f32::EPSILON] {
+        losses((4, 1), 2, value)?;
+    }
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 
 use crate::both::{Both, Running};
 use crate::reference;
-use crate::support::{coarse, labels, random, tensor, values};
+use crate::support::{coarse, from_0_to_1, labels, random, tensor, values};
 use candle_core::{Result, Tensor};
 use functional::Value;
 use proptest::prelude::*;
@@ -327,7 +327,7 @@ pub fn losses(least: usize) -> impl Strategy<Value = Case> {
         let y_hat = (random(&dims[..], seed) * scale).unwrap();
         let y = match classes {
             true => labels(b, c, seed + 1),
-            false => random(&dims[..], seed + 2),
+            false => from_0_to_1(&random(&dims[..], seed + 2)),
         };
         let loss = move |t: &[Tensor]| {
             let (y_hat, y) = (Both::new(&t[0])?, y.to_device(t[0].device())?);

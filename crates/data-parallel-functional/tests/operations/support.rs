@@ -35,6 +35,11 @@ pub fn random(shape: impl Into<Shape>, seed: u64) -> Tensor {
     tensor(numbers(shape.elem_count(), seed), shape)
 }
 
+/// Targets of a binary cross-entropy.
+pub fn from_0_to_1(x: &Tensor) -> Tensor {
+    x.abs().and_then(|x| x.clamp(0f32, 1f32)).unwrap()
+}
+
 /// As [`random`], multiples of 1/8: sums of some hundred products are exact, so that whether one is
 /// above 0 does not depend on their order.
 pub fn coarse(shape: impl Into<Shape>, seed: u64) -> Tensor {
