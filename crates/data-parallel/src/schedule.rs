@@ -1,9 +1,11 @@
 //! Schedules of the learning rate: what it is multiplied by at each step, counted from 0, for
-//! [`Trainer::schedule`](crate::Trainer::schedule). Each gives what PyTorch's scheduler of the same name gives.
+//! [`Trainer::schedule`](crate::Trainer::schedule). [`step()`] gives what PyTorch's `StepLR` gives. The others differ from
+//! PyTorch's schedulers in their ends, as each says.
 
 use std::f64::consts::PI;
 
-/// From 1 down to 0 along half a cosine, in `steps` steps; 0 after them.
+/// From 1 down to 0 along half a cosine, in `steps` steps; 0 after them. Up to there PyTorch's
+/// `CosineAnnealingLR(optimizer, T_max=steps)` gives the same. After them PyTorch's rises again.
 ///
 /// ```
 /// let lr = data_parallel::schedule::cosine(100);
@@ -13,7 +15,14 @@ pub fn cosine(steps: usize) -> impl Fn(usize) -> f64 + Clone {
     move |step| (1.0 + libm::cos(PI * done(step, steps))) / 2.0
 }
 
-/// From 1 down to 0 along a line, in `steps` steps; 0 after them.
+/// From 1 down to 0 along a line, in `steps` steps; 0 after them. It is PyTorch's
+/// `LinearLR(optimizer, start_factor=1, end_factor=0, total_iters=steps)`. By itself, `LinearLR` rises from 1/3 to 1 in 5
+/// steps, which is a warm-up.
+///
+/// ```
+/// let lr = data_parallel::schedule::linear(4);
+/// assert_eq!([0, 1, 3, 4, 9].map(lr), [1.0, 0.75, 0.25, 0.0, 0.0]);
+/// ```
 pub fn linear(steps: usize) -> impl Fn(usize) -> f64 + Clone {
     move |step| 1.0 - done(step, steps)
 }
@@ -33,7 +42,8 @@ pub fn step(every: usize, factor: f64) -> impl Fn(usize) -> f64 + Clone {
 }
 
 /// In three tenths of the steps from 1/25 up to 1, in the others down to 1/250,000, both along half a cosine:
-/// "Super-Convergence", with PyTorch's numbers.
+/// "Super-Convergence", with the numbers of PyTorch's `OneCycleLR`, whose `max_lr` is the rate of the optimizer. It moves no
+/// momentum, which PyTorch's does unless `cycle_momentum=False`. After the last step it stays, where PyTorch's is an error.
 pub fn one_cycle(steps: usize) -> impl Fn(usize) -> f64 + Clone {
     let up = 0.3 * steps as f64 - 1.0;
     let down = steps as f64 - 1.0 - up;
