@@ -50,6 +50,9 @@ fn tensors_of(bytes: &[u8]) -> Result<HashMap<String, Tensor>> {
 /// The last part of the name of what a batch norm counts.
 pub const COUNT: &str = "num_batches_tracked";
 
+/// The last part of the name of its running variances.
+const VARIANCE: &str = "running_var";
+
 /// True if a tensor is a batch norm's count: PyTorch's files have it, and nothing computes with it.
 ///
 /// ```
@@ -198,7 +201,7 @@ fn converted(name: &str, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {
         fits,
         "tensor {name:?} has type {found:?} and numbers that are too large for {expected:?}"
     );
-    check_finite(name, &values)?;
+    check_numbers(name, &values)?;
     Ok(values)
 }
 
@@ -252,13 +255,53 @@ fn near(
         .map_or(String::new(), |other| format!(", but {}", quote(other)))
 }
 
-/// An error, if an f32 is NaN or infinite.
-pub fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
+/// An error, if an f32 is NaN or infinite, or a variance is below 0.
+pub fn check_numbers(name: &str, tensor: &Tensor) -> Result<()> {
+    if tensor.dtype() != DType::F32 {
+        return Ok(());
+    }
     ensure!(
-        tensor.dtype() != DType::F32 || all_finite(tensor)?,
+        all_finite(tensor)?,
         "tensor {name:?} contains NaN or infinity"
     );
+    if name.rsplit(['.', ' ']).next() == Some(VARIANCE) {
+        let first_below = |values: &[f32]| values.iter().copied().find(|v| *v < 0.0);
+        if let Some(value) = with_values(tensor, first_below)? {
+            bail!("tensor {name:?} contains {value}; expected variances, 0 or more")
+        }
+    }
     Ok(())
+}
+
+/// The first f32 of a tensor that is NaN, or above `limit` without its sign; with [`f32::MAX`] the first that is not finite.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// use data_parallel_training::weights::first_beyond;
+/// let values = Tensor::new(&[0f32, -9.0, f32::INFINITY], &Device::Cpu)?;
+/// assert_eq!(first_beyond(&values, 5.0)?, Some(-9.0));
+/// assert_eq!(first_beyond(&values, f32::MAX)?, Some(f32::INFINITY));
+/// assert_eq!(first_beyond(&values.narrow(0, 0, 2)?, f32::MAX)?, None);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// If a device fails.
+pub fn first_beyond(tensor: &Tensor, limit: f32) -> Result<Option<f32>> {
+    if tensor.dtype() != DType::F32 || tensor.elem_count() == 0 {
+        return Ok(None);
+    }
+    let is_within = |value: f32| value.abs() <= limit;
+    if !tensor.device().is_cpu() {
+        // one number is copied, and not all
+        let within = tensor.detach().abs()?.le(limit)?.to_dtype(DType::F32)?;
+        if within.flatten_all()?.min(0)?.to_scalar::<f32>()? == 1.0 {
+            return Ok(None);
+        }
+    }
+    with_values(tensor, |values| {
+        values.iter().copied().find(|value| !is_within(*value))
+    })
 }
 
 fn all_finite(tensor: &Tensor) -> Result<bool> {
@@ -294,18 +337,18 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
 /// # Errors
 /// If a number is NaN or infinite, or a device fails.
 pub fn to_finite_bytes(name: &str, tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
-    check_all_finite(tensors).with_context(|| format!("{name} is not written"))?;
+    check_all_numbers(tensors).with_context(|| format!("{name} is not written"))?;
     to_bytes(tensors, None).with_context(|| format!("cannot write {name}"))
 }
 
-/// An error that names the first tensor with a float that is NaN or infinite.
+/// An error that names the first tensor with a float that is NaN or infinite, or with a variance below 0.
 ///
 /// # Errors
 /// As it says.
-pub fn check_all_finite(tensors: &[(String, Tensor)]) -> Result<()> {
+pub fn check_all_numbers(tensors: &[(String, Tensor)]) -> Result<()> {
     tensors
         .iter()
-        .try_for_each(|(name, tensor)| check_finite(name, tensor))
+        .try_for_each(|(name, tensor)| check_numbers(name, tensor))
 }
 
 /// The bytes of a safetensors file of named tensors, which `metadata` can say more about.

@@ -320,8 +320,8 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// Names a tensor that is missing, that the network does not have, or that has another shape. Then nothing was
-    /// changed.
+    /// Names a tensor that is missing, that the network does not have, or that has another shape; and one with NaN, infinity,
+    /// or a running variance below 0. Then nothing was changed.
     pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
         self.set_state(state)?;
         self.statistics.network_is_loaded();
@@ -537,7 +537,7 @@ impl DataParallel {
         for (i, state) in self.states.iter().enumerate() {
             for (name, buffer) in state.buffers() {
                 let place = || format!("replica {}", devices::device_name(i, &self.devices[i]));
-                weights::check_finite(name, buffer.as_tensor()).with_context(place)?;
+                weights::check_numbers(name, buffer.as_tensor()).with_context(place)?;
             }
         }
         Ok(())

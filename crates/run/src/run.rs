@@ -417,7 +417,7 @@ impl Run {
     fn named_finite(&self, state: &impl TrainState) -> Result<Vec<(String, Tensor)>> {
         let tensors = state.tensors(&self.names)?;
         for (name, tensor) in &tensors {
-            let finite = weights::check_finite(name, tensor);
+            let finite = weights::check_numbers(name, tensor);
             let step = self.progress.taken;
             let lr = self.lr;
             let kept = self.has_kept();

@@ -76,7 +76,7 @@ pub(super) fn collect(
 ) -> Result<Checkpoint> {
     net.check_replicas()?;
     let network = net.state_dict()?;
-    weights::check_all_finite(&network).map_err(diverged)?;
+    weights::check_all_numbers(&network).map_err(diverged)?;
     let mut tensors: BTreeMap<String, Tensor> = network.into_iter().collect();
     for (i, trainer) in trainers.iter().enumerate() {
         let prefix = of_trainer(i);

@@ -25,6 +25,11 @@ fn buffer_of(replica: usize, name: &str) -> String {
     format!("replica {replica} {name}")
 }
 
+/// True if a name is one of [`buffer_of`].
+fn is_of_replica(name: &str) -> bool {
+    name.starts_with("replica ")
+}
+
 /// A state that fits a trainer and its network.
 pub(crate) struct CheckedState {
     /// None where only running statistics are set.
@@ -76,26 +81,30 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// If gradients wait for their step, which no state has: [`flush`](Self::flush) takes it. If a running statistic is NaN
-    /// or infinite. And if a device fails.
+    /// If gradients wait for their step, which no state has: [`flush`](Self::flush) takes it. If a number of the optimizer
+    /// state, a running statistic or the learning rate is NaN or infinite. And if a device fails.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
         self.check_no_gradients_wait("state_dict")?;
         let NamedState { tensors, steps } = self.slots.state(&self.net, &self.rule)?;
         let steps = [self.steps as u64].into_iter().chain(steps);
         let steps = Tensor::from_iter(steps.map(|steps| steps as i64), &Device::Cpu)?;
+        let buffers = self.net.other_buffers()?;
+        // after all processes have brought theirs
+        weights::check_all_numbers(&buffers)?;
+        self.net.check_buffers()?;
+        for (entry, tensor) in &tensors {
+            check_finite(entry, tensor)?;
+        }
         let mut state: Vec<(String, Tensor)> = tensors.into_iter().collect();
         state.push((STEPS.to_owned(), steps));
         if let Some(lr) = self.rule.lr {
+            check_lr(lr)?;
             state.push((LR.to_owned(), Tensor::new(&[lr], &Device::Cpu)?));
         }
         if self.number > 0 {
             let number = self.number as i64;
             state.push((NUMBER.to_owned(), Tensor::new(&[number], &Device::Cpu)?));
         }
-        let buffers = self.net.other_buffers()?;
-        // after all processes have brought theirs
-        weights::check_all_finite(&buffers)?;
-        self.net.check_buffers()?;
         state.extend(buffers);
         Ok(state)
     }
@@ -105,7 +114,8 @@ impl Trainer {
     /// steps only the running statistics of the other replicas are set.
     ///
     /// # Errors
-    /// If it is the state of another network or optimizer. Then nothing was changed.
+    /// If it is the state of another network or optimizer, or has a number that no trainer has: NaN, infinity, a running
+    /// variance or a number of steps below 0. The message names it. Then nothing was changed.
     pub fn load_state_dict(
         &mut self,
         state: impl IntoIterator<Item = (String, Tensor)>,
@@ -128,15 +138,17 @@ impl Trainer {
         let buffers = self.net.find_other_buffers(state)?;
         let mut of_trainer = None;
         if let Some(steps) = state.get(STEPS) {
-            let steps: Vec<i64> = steps.to_vec1()?;
+            let steps: Vec<u64> = counts(STEPS, steps)?;
             let (all, of_each) = steps.split_first().context("steps: of none")?;
-            let lr: Option<f64> = match state.get(LR) {
+            let lr = match state.get(LR) {
                 None => None,
-                Some(lr) => Some(lr.flatten_all()?.get(0)?.to_scalar()?),
+                Some(lr) => Some(lr_of(lr)?),
             };
-            let number: i64 = match state.get(NUMBER) {
+            let number = match state.get(NUMBER) {
                 None => 0,
-                Some(number) => number.flatten_all()?.get(0)?.to_scalar()?,
+                Some(number) => *counts(NUMBER, number)?
+                    .first()
+                    .context("trainer: of none")?,
             };
             let slots = if of_each.is_empty() {
                 Default::default() // before the first step
@@ -151,12 +163,11 @@ impl Trainer {
                 number: number as usize,
             });
         }
-        // of any process's replicas, so that all processes agree
-        let is_of_replica = |name: &String| name.starts_with("replica ");
         Ok(CheckedState {
             of_trainer,
             buffers,
-            has_buffers: state.keys().any(is_of_replica),
+            // of any process's replicas, so that all processes agree
+            has_buffers: state.keys().any(|name| is_of_replica(name)),
         })
     }
 
@@ -182,8 +193,8 @@ impl Trainer {
     /// The optimizer state in `state`, after this many steps of each parameter.
     ///
     /// # Errors
-    /// If something is missing, is left over, has another size, or is NaN; also of parameters that are frozen now.
-    fn named_state(&self, state: &BTreeMap<String, Tensor>, steps: &[i64]) -> Result<NamedState> {
+    /// If something is missing, is left over, has another size, or is not finite; also of parameters that are frozen now.
+    fn named_state(&self, state: &BTreeMap<String, Tensor>, steps: &[u64]) -> Result<NamedState> {
         let params: Vec<&(String, Var)> = self.net.states[0].parameters().collect();
         let all = params.len();
         let found = steps.len();
@@ -191,9 +202,6 @@ impl Trainer {
             found == all,
             "steps: of {found} parameters, the network has {all}"
         );
-        if let Some(negative) = steps.iter().find(|steps| **steps < 0) {
-            bail!("steps: {negative} of a parameter; expected 0 or more")
-        }
         let names = self.rule.optimizer.state();
         let is_own = |entry: &str| match entry.split_once(' ') {
             None => [STEPS, LR, NUMBER].contains(&entry),
@@ -219,17 +227,49 @@ impl Trainer {
                     found == expected,
                     "{entry} has {found} elements, the parameter {expected}"
                 );
-                let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-                ensure!(
-                    !values.iter().any(|value| value.is_nan()),
-                    "{entry} contains NaN"
-                );
+                check_finite(&entry, &tensor.to_dtype(DType::F32)?)?;
                 tensors.insert(entry, tensor.clone());
             }
         }
-        let steps = steps.iter().map(|steps| *steps as u64).collect();
-        Ok(NamedState { tensors, steps })
+        Ok(NamedState {
+            tensors,
+            steps: steps.to_vec(),
+        })
     }
+}
+
+/// An error that names a number of an optimizer state that is NaN or infinite: no step goes on from it.
+fn check_finite(entry: &str, tensor: &Tensor) -> Result<()> {
+    if let Some(value) = weights::first_beyond(tensor, f32::MAX)? {
+        bail!("{entry} contains {value}; expected finite numbers")
+    }
+    Ok(())
+}
+
+fn check_lr(lr: f64) -> Result<()> {
+    let is_rate = lr.is_finite() && lr >= 0.0;
+    ensure!(is_rate, "lr is {lr}; expected a finite number, 0 or more");
+    Ok(())
+}
+
+/// The learning rate of a state.
+fn lr_of(tensor: &Tensor) -> Result<f64> {
+    let values: Vec<f64> = tensor.flatten_all()?.to_vec1().context(LR)?;
+    let [lr] = values[..] else {
+        bail!("lr: {} numbers; expected 1", values.len())
+    };
+    check_lr(lr)?;
+    Ok(lr)
+}
+
+/// Numbers of a state that count something.
+fn counts(name: &str, tensor: &Tensor) -> Result<Vec<u64>> {
+    let values: Vec<i64> = tensor.to_vec1().with_context(|| name.to_owned())?;
+    let count = |value: i64| {
+        let count = u64::try_from(value).ok();
+        count.with_context(|| format!("{name}: {value}; expected 0 or more"))
+    };
+    values.into_iter().map(count).collect()
 }
 
 impl DataParallel {
@@ -261,6 +301,10 @@ impl DataParallel {
     /// The buffers of the other replicas that are in `state`, each with its name and its new value. The others keep their
     /// values, those of the first replica.
     fn find_other_buffers(&self, state: &BTreeMap<String, Tensor>) -> Result<Vec<CheckedBuffer>> {
+        // those of other processes as well, so that all find the same
+        for (name, tensor) in state.iter().filter(|(name, _)| is_of_replica(name)) {
+            weights::check_numbers(name, tensor)?;
+        }
         let mut found = Vec::new();
         for (i, replica) in self.states.iter().enumerate() {
             for (name, buffer) in replica.buffers() {

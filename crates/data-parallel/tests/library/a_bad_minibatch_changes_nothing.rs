@@ -20,7 +20,7 @@ use crate::kit::{cpus, formula_tensor, has, largest_difference, says, sgd};
 type Xy = (Tensor, Tensor);
 
 /// Everything that training goes on with, of all replicas: as bits.
-fn everything(net: &DataParallel, trainer: &Trainer) -> Result<Vec<(String, Vec<u8>)>> {
+pub fn everything(net: &DataParallel, trainer: &Trainer) -> Result<Vec<(String, Vec<u8>)>> {
     let mut all = trainer.state_dict()?;
     for (name, _) in net.state_dict()? {
         for i in 0..net.devices().len() {
@@ -36,7 +36,7 @@ fn everything(net: &DataParallel, trainer: &Trainer) -> Result<Vec<(String, Vec<
         .collect()
 }
 
-fn same(what: &str, a: &[(String, Vec<u8>)], b: &[(String, Vec<u8>)]) -> Result<()> {
+pub fn same(what: &str, a: &[(String, Vec<u8>)], b: &[(String, Vec<u8>)]) -> Result<()> {
     ensure!(
         a.len() == b.len(),
         "{what}: {} and {} tensors",
@@ -437,7 +437,7 @@ fn a_state_that_does_not_fit_changes_nothing() -> Result<()> {
         state[1].1 = (&state[1].1 * f64::NAN)?;
         Ok(())
     })?;
-    refused("steps: -1 of a parameter; expected 0 or more", |state| {
+    refused("steps: -1; expected 0 or more", |state| {
         let steps = state
             .iter_mut()
             .find(|(name, _)| name == "steps")
