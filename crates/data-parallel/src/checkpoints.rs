@@ -178,7 +178,8 @@ impl Checkpoints {
     /// Counts epochs and minibatches, and writes nothing: for a program whose user may leave out the folder.
     ///
     /// # Errors
-    /// If the trainers have different networks; in several processes, if their settings differ.
+    /// If the trainers have different networks, or an optimizer has a setting that cannot be used; in several processes, if
+    /// their settings differ.
     pub fn without_folder<'a>(trainers: impl Into<Vec<&'a mut Trainer>>) -> Result<Self> {
         Self::of(Path::new(""), &trainers.into(), false)
     }
@@ -236,6 +237,9 @@ impl Checkpoints {
         }
         let settings = settings::of_run(trainers, None);
         net.processes.agree("settings", &settings)?;
+        for trainer in trainers {
+            trainer.rule.optimizer.check()?;
+        }
         content::check_names(&net)?;
         let flags = trainers.iter().map(|trainer| trainer.flags.clone());
         Ok(Self {

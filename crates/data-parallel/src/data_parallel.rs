@@ -15,6 +15,7 @@ use training::{Batch, DataIter, rng, shares, weights};
 
 use crate::agreement::{AtTheEnd, check_processes, check_replicas};
 use crate::batch_tensors::BatchTensors;
+use crate::finite::Finite;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
 use crate::place::Place;
 use crate::processes::Processes;
@@ -54,6 +55,7 @@ pub struct DataParallel {
     /// How many trainers it has had.
     pub(crate) trainers: Arc<AtomicUsize>,
     pub(crate) statistics: Arc<Statistics>,
+    pub(crate) finite: Arc<Finite>,
     /// How the replicas work together.
     pub(crate) how: Replication,
     seed: u64,
@@ -83,7 +85,8 @@ impl DataParallel {
     ///
     /// # Errors
     /// If there is no device, or the network cannot be built; the message names the replica. If the processes do not reach
-    /// each other, or draw other weights. If the variable `DATA_PARALLEL_MAX_CPU_ISA` names no instruction set.
+    /// each other, or draw other weights. If the initializer has a number that cannot be used. If the variable
+    /// `DATA_PARALLEL_MAX_CPU_ISA` names no instruction set.
     pub fn new<N: Network + 'static>(
         place: &(impl Place + ?Sized),
         initializer: Initializer,
@@ -108,6 +111,7 @@ impl DataParallel {
         let processes = place.processes();
         let k = devices.len();
         ensure!(k > 0, "there are no devices; give at least 1");
+        initializer.check()?;
         devices::check_max_cpu_isa()?;
         let candle_is_limited = functional::threads::leave_the_cores_to_us();
         how.allreduce = processes.choose(&how, devices)?;
@@ -169,6 +173,7 @@ impl DataParallel {
         };
         let net = Self {
             workers: Arc::new(workers),
+            finite: Arc::new(Finite::new(&states[0])?),
             states: states.into(),
             devices: devices.into(),
             weights: Arc::new(Mutex::new(vec![1.0; all])),
@@ -530,6 +535,12 @@ impl DataParallel {
     pub fn check_replicas(&self) -> Result<()> {
         check_replicas(&self.states, &self.devices)?;
         check_processes(&self.processes, &self.states[0])
+    }
+
+    /// An error that names a parameter or a buffer that is NaN or infinite.
+    pub(crate) fn check_numbers(&self) -> Result<()> {
+        self.finite.check(&self.states[0])?;
+        self.check_buffers()
     }
 
     /// An error that names a buffer of a replica of this process, if it is NaN or infinite.

@@ -35,7 +35,8 @@ pub enum Error {
     /// A step was not taken, and nothing was changed: training can go on with the next minibatch.
     #[error(transparent)]
     StepRefused(candle_core::Error),
-    /// A loss is NaN or infinite, and its step was taken: go on from an earlier checkpoint.
+    /// A loss is NaN or infinite, and its step was taken; or a step has made a parameter NaN or infinite. Each later step
+    /// fails as well: go on from an earlier checkpoint.
     #[error(transparent)]
     Diverged(candle_core::Error),
     /// A replica or a process failed in a step, or did not come to it: this network trains no further.
@@ -104,7 +105,7 @@ impl From<Disagreement> for candle_core::Error {
 }
 
 /// What became of a step that failed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Refused,
     Diverged,
@@ -118,6 +119,11 @@ impl Kind {
             return cause;
         }
         wrap(OfStep { kind: self, cause })
+    }
+
+    /// True if an error is of this kind.
+    pub fn is_of(self, error: &candle_core::Error) -> bool {
+        find::<OfStep>(error).is_some_and(|of_step| of_step.kind == self)
     }
 
     /// An error of this kind that says only this.

@@ -27,7 +27,8 @@ use crate::data_parallel::DataParallel;
 /// ```
 ///
 /// # Errors
-/// If no minibatch came, or a running statistic is NaN or infinite; the message names it and its replica. If a replica
+/// If no minibatch came, or a running statistic is NaN or infinite; the message names it and its replica. If a step has made
+/// a parameter so: [`Error::Diverged`](crate::Error::Diverged), which names it. If a replica
 /// fails; the message names it. If a minibatch or the metric fails in one process, all processes return an error. The
 /// network can train on. If the processes have different parameters.
 pub fn evaluate_accuracy(
@@ -93,7 +94,7 @@ fn sums_here<M: Minibatches, const N: usize>(
     data_iter: M,
     metric: impl Fn(&Tensor, &M::Y) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
-    net.check_buffers()?;
+    net.check_numbers()?;
     let metric = Arc::new(metric);
     let mut sums = [0.0; N];
     for batch in data_iter.minibatches(|data| net.part(data)) {

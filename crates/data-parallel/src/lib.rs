@@ -58,6 +58,7 @@ mod checkpoints;
 mod data_parallel;
 mod error;
 mod evaluate;
+mod finite;
 mod launch;
 pub mod layers;
 mod network_state;

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::init::{FanInOut, NormalOrUniform};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use devices::lock;
+use devices::{ensure, lock};
 use training::weights::{COUNT, is_count};
 use training::{Rng, normal, uniform};
 
@@ -200,6 +200,18 @@ impl Origin {
 }
 
 impl Initializer {
+    /// An error if its number cannot be used.
+    pub fn check(self) -> Result<()> {
+        let (Initializer::Normal(number) | Initializer::Xavier(number)) = self else {
+            return Ok(());
+        };
+        ensure!(
+            number.is_finite() && number >= 0.0,
+            "Initializer::{self:?}: expected a finite number, 0 or more"
+        );
+        Ok(())
+    }
+
     /// What is drawn for a tensor; its layer asks for `hint`.
     fn init(&self, shape: &Shape, hint: Init) -> Init {
         match *self {

@@ -103,7 +103,7 @@ impl Predicted {
 
 /// The outputs for the minibatches of this process, and the targets of the first of them, for their form.
 fn predict_here<M: Minibatches>(net: &DataParallel, data_iter: M) -> Result<(Predicted, M::Y)> {
-    net.check_buffers()?;
+    net.check_numbers()?;
     let is_cut = Cell::new(false);
     let minibatches = data_iter.minibatches(|data| {
         is_cut.set(true);

@@ -110,8 +110,9 @@ impl UpdateRule {
     /// The rule of step `step` alone: the schedule is asked once, for all replicas.
     ///
     /// # Errors
-    /// If the learning rate is negative or no finite number.
+    /// If the learning rate is negative or no finite number, or the optimizer has a setting that cannot be used.
     pub fn of_step(&self, step: usize) -> Result<StepRule> {
+        self.optimizer.check()?;
         let lr = self.lr_of(step);
         let number = step + 1;
         ensure!(

@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use super::{Optimizer, Slice};
+use super::{Optimizer, Slice, check_range};
 
 /// Adam with decoupled weight decay, as in PyTorch ("Adam" in the book's chapter on optimization has no decay).
 ///
@@ -12,15 +12,15 @@ use super::{Optimizer, Slice};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
-    /// Learning rate.
+    /// Learning rate, 0 or more.
     pub lr: f64,
-    /// The part of the mean of the gradients that stays at a step.
+    /// The part of the mean of the gradients that stays at a step: 0 or more, and less than 1.
     pub beta1: f64,
-    /// The part of the mean of their squares that stays.
+    /// The part of the mean of their squares that stays: 0 or more, and less than 1.
     pub beta2: f64,
-    /// Added to the divisor, so that it is above 0.
+    /// Added to the divisor, so that it is above 0. With 0 a parameter whose gradients were all 0 becomes NaN.
     pub eps: f64,
-    /// By which part, times `lr`, a step shrinks a parameter.
+    /// By which part, times `lr`, a step shrinks a parameter: 0 or more.
     pub weight_decay: f64,
 }
 
@@ -59,6 +59,15 @@ impl Optimizer for AdamW {
 
     fn state(&self) -> &'static [&'static str] {
         &["exp_avg", "exp_avg_sq"]
+    }
+
+    /// The ranges of PyTorch's `AdamW`.
+    fn check(&self) -> Result<()> {
+        check_range("AdamW", "lr", self.lr, f64::INFINITY)?;
+        check_range("AdamW", "beta1", self.beta1, 1.)?;
+        check_range("AdamW", "beta2", self.beta2, 1.)?;
+        check_range("AdamW", "eps", self.eps, f64::INFINITY)?;
+        check_range("AdamW", "weight_decay", self.weight_decay, f64::INFINITY)
     }
 
     fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {

@@ -18,7 +18,7 @@ pub use state::{OptimizerState, Update, not_finite_sum};
 use std::fmt::Debug;
 use std::ops::Range;
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var, bail};
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -96,14 +96,34 @@ pub trait Optimizer: Debug + Send + Sync {
     fn lr(&self) -> f64;
 
     /// The names of its state: the numbers of each element of a parameter that go from step to step. They begin as
-    /// zeros.
+    /// zeros, and stay finite.
     fn state(&self) -> &'static [&'static str];
+
+    /// Looks at its own numbers. It is called before each step: an error of it changes nothing, while one of
+    /// [`step`](Self::step) may leave replicas that differ. Without this method all numbers are taken.
+    ///
+    /// # Errors
+    /// If a number cannot be used; the message names it, its value, and what is expected.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Takes the step on slices of parameters whose gradients are in one bucket.
     ///
     /// # Errors
-    /// If a device fails, or its own numbers do not go together.
+    /// If a device fails.
     fn step(&self, slices: &mut [Slice<'_>]) -> Result<()>;
+}
+
+/// An error unless the number `name` of `of` is from 0 to below `end`.
+fn check_range(of: &str, name: &str, value: f64, end: f64) -> Result<()> {
+    if (0. ..end).contains(&value) {
+        return Ok(());
+    }
+    if end.is_finite() {
+        bail!("{of}: {name} is {value}; expected 0 or more, and less than {end}")
+    }
+    bail!("{of}: {name} is {value}; expected a finite number, 0 or more")
 }
 
 /// Some elements of a parameter, with the sums of their gradients and their optimizer state.

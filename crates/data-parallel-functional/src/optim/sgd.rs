@@ -2,20 +2,20 @@
 
 use candle_core::{Result, Tensor, Var, bail};
 
-use super::{Data, Optimizer, Slice};
+use super::{Data, Optimizer, Slice, check_range};
 use crate::memory::tensors::read_all;
 
 /// SGD with momentum, Nesterov's momentum and weight decay, as in PyTorch: g = grad + weight_decay · param;
 /// v = momentum · v + g; param −= lr · v, or with Nesterov's lr · (g + momentum · v).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
-    /// Learning rate.
+    /// Learning rate, 0 or more.
     pub lr: f64,
-    /// The part of the step before that goes on; 0 for none.
+    /// The part of the step before that goes on, 0 or more; 0 for none.
     pub momentum: f64,
-    /// The factor of the L2 penalty; 0 for none.
+    /// The factor of the L2 penalty, 0 or more; 0 for none.
     pub weight_decay: f64,
-    /// True if momentum looks ahead, as Nesterov's does.
+    /// True if momentum looks ahead, as Nesterov's does; then `momentum` is above 0.
     pub nesterov: bool,
 }
 
@@ -71,10 +71,18 @@ impl Optimizer for Sgd {
         }
     }
 
-    fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
+    /// The ranges of PyTorch's `SGD`.
+    fn check(&self) -> Result<()> {
+        check_range("Sgd", "lr", self.lr, f64::INFINITY)?;
+        check_range("Sgd", "momentum", self.momentum, f64::INFINITY)?;
+        check_range("Sgd", "weight_decay", self.weight_decay, f64::INFINITY)?;
         if self.nesterov && self.momentum == 0. {
-            bail!("Sgd: nesterov needs a momentum")
+            bail!("Sgd: nesterov needs a momentum, which is 0; expected more than 0")
         }
+        Ok(())
+    }
+
+    fn step(&self, slices: &mut [Slice<'_>]) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(slices) = Slice::on_a_gpu(slices, |slice| self.numbers(slice)) {
             return crate::cuda::sgd(&slices);

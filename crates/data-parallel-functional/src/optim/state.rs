@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Result, Tensor, Var, bail};
 
-use super::{Data, Optimizer, Slice};
+use super::{Data, Optimizer, Slice, check_range};
 use crate::cpu::finite::not_finite_part;
 use crate::cpu::gradient::CHUNK;
 use crate::cpu::threads::for_each_chunk;
@@ -21,9 +21,9 @@ pub struct OptimizerState {
 /// The numbers of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Update<'a> {
-    /// The learning rate.
+    /// The learning rate, 0 or more.
     pub lr: f64,
-    /// A factor of it for each parameter. With 0 the parameter and its state stay as they are.
+    /// A factor of it for each parameter, 0 or more. With 0 the parameter and its state stay as they are.
     pub rates: &'a [f64],
     /// The largest norm of the mean gradients of all parameters: larger ones are scaled down to it.
     pub max_norm: Option<f64>,
@@ -36,7 +36,7 @@ impl OptimizerState {
     /// come from, with their names.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Where they do not fit, or a number cannot be used: then nothing was changed.
     ///
     /// ```
     /// use candle_core::{Device, Var};
@@ -62,6 +62,8 @@ impl OptimizerState {
         sums: &[Bucket],
         how: Update<'_>,
     ) -> Result<()> {
+        optimizer.check()?;
+        check_numbers(how)?;
         check(params, sums, how.rates)?;
         let examples = match how.max_norm {
             None => how.examples,
@@ -152,6 +154,26 @@ impl OptimizerState {
 pub fn not_finite_sum(sums: &[Bucket]) -> Option<(&Part, f32)> {
     sums.iter()
         .find_map(|bucket| not_finite_part(&bucket.values, &bucket.parts))
+}
+
+/// An error that names a number that no step can be taken with.
+fn check_numbers(how: Update<'_>) -> Result<()> {
+    check_range("Update", "lr", how.lr, f64::INFINITY)?;
+    for rate in how.rates {
+        check_range("Update", "a rate", *rate, f64::INFINITY)?;
+    }
+    let Update {
+        max_norm, examples, ..
+    } = how;
+    if let Some(max) = max_norm
+        && (max.is_nan() || max <= 0.)
+    {
+        bail!("Update: max_norm is {max}; expected more than 0")
+    }
+    if !(examples.is_finite() && examples > 0.) {
+        bail!("Update: examples is {examples}; expected a finite number above 0")
+    }
+    Ok(())
 }
 
 /// An error, where parameters, sums and rates do not fit.

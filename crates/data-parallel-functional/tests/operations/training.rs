@@ -69,6 +69,45 @@ fn a_step_that_does_not_fit_is_an_error() -> Result<()> {
     (ahead.nesterov, momentum.momentum) = (true, 0.9);
     let new = OptimizerState::default;
     refused("nesterov needs a momentum", ahead, new(), 6);
+    let numbers = Update {
+        lr: 1.,
+        rates: &[1.],
+        max_norm: None,
+        examples: 1.,
+    };
+    for (expected, how) in [
+        (
+            "Update: lr is NaN",
+            Update {
+                lr: f64::NAN,
+                ..numbers
+            },
+        ),
+        (
+            "Update: a rate is -1",
+            Update {
+                rates: &[-1.],
+                ..numbers
+            },
+        ),
+        (
+            "Update: max_norm is 0",
+            Update {
+                max_norm: Some(0.),
+                ..numbers
+            },
+        ),
+        (
+            "Update: examples is 0",
+            Update {
+                examples: 0.,
+                ..numbers
+            },
+        ),
+    ] {
+        let step = new().step(&momentum, &[("p", &p)], &[bucket(6)], how);
+        assert_refused(expected, step);
+    }
     let expected = "p has 6 elements, the sum of its gradients 5";
     refused(expected, momentum, new(), 5);
     let of_another = "the optimizer's state is that of another optimizer or network";

@@ -10,6 +10,10 @@
 //! the host would wait for it. There, and in several processes, the trainer finds a bad loss when it reads it, after
 //! the step.
 //!
+//! **A parameter that an update has made NaN or infinite** is not looked for in each step, because that would read all
+//! parameters once more. Where a step is refused, the trainer looks at them: then the error says that the network is
+//! lost, and not that training can go on.
+//!
 //! **No step waits for a GPU**, except where losses are read. It also waits in the first step, with synchronized batch
 //! norms, with clipping by a norm, with `allow_unused`, and with an optimizer of your own. So it does with sums in the
 //! host's memory.
@@ -35,7 +39,6 @@ use crate::update_rule::StepRule;
 
 /// What a step needs before the replicas begin.
 struct Prepared {
-    rule: StepRule,
     global: GlobalCounts,
     /// Of each replica of this process.
     shares: Vec<BatchTensors>,
@@ -69,7 +72,10 @@ impl Trainer {
     /// step was taken, nothing was changed, and training can go on with the next minibatch. Gradients that waited for the
     /// step are lost where the message says so.
     ///
-    /// If a loss is NaN or infinite, on a GPU or in several processes: the step was taken.
+    /// If a loss is NaN or infinite, on a GPU or in several processes: the step was taken. If an earlier step has made a
+    /// parameter NaN or infinite: the network is lost. Both are [`Error::Diverged`](crate::Error::Diverged).
+    ///
+    /// If the optimizer has a setting that cannot be used, or the schedule gives no learning rate: nothing was changed.
     ///
     /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
     pub fn step<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
@@ -101,11 +107,17 @@ impl Trainer {
         self.minibatch(BatchTensors::of_program(x, y), false)
     }
 
-    /// One job of all replicas: [`Replica::train`].
+    /// A minibatch, or why the network trains no further.
     fn minibatch(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Step> {
+        let trained = self.train(data, last);
+        trained.map_err(|error| self.or_lost(error))
+    }
+
+    /// One job of all replicas: [`Replica::train`].
+    fn train(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Step> {
+        let rule = self.rule_of_step()?;
         let prepared = self.prepare(data, last);
         let Prepared {
-            rule,
             global,
             shares,
             slots,
@@ -120,7 +132,9 @@ impl Trainer {
                           (share, slot): (BatchTensors, Arc<Mutex<Slot>>)| {
             replica.train(&of_all, &share, &mut lock(&slot))
         };
-        let trained = match self.net.on_each(inputs, train) {
+        let trained = self.net.on_each(inputs, train);
+        self.net.finite.step_ends();
+        let trained = match trained {
             Ok(trained) => trained,
             Err(error) if job.dropped.load(Ordering::SeqCst) => {
                 if let Some(refused) = find::<Refusal>(&error) {
@@ -162,7 +176,6 @@ impl Trainer {
     /// Agrees with the other processes on the minibatch, and splits this process's part of it.
     fn prepare(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Prepared> {
         self.net.statistics.step_begins()?;
-        let rule = self.rule_of_step()?;
         let own = data.and_then(|data| {
             let count = self.checked_count(&data)?;
             Ok(LocalBatch { data, count })
@@ -192,7 +205,6 @@ impl Trainer {
             return Err(Kind::Refused.says(says + "; leave out minibatches that count nothing"));
         }
         Ok(Prepared {
-            rule,
             global,
             shares,
             slots: self.slots()?,
@@ -226,6 +238,11 @@ impl Trainer {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn flush(&mut self) -> Result<()> {
+        let taken = self.take_step();
+        taken.map_err(|error| self.or_lost(error))
+    }
+
+    fn take_step(&mut self) -> Result<()> {
         if self.waiting.minibatches == 0 {
             return Ok(());
         }
@@ -246,6 +263,7 @@ impl Trainer {
         };
         let slots = self.slots()?;
         let flushed = self.net.on_each(slots, flush);
+        self.net.finite.step_ends();
         let refusals = flushed.map_err(|error| self.failed(error))?;
         let refused = refusals.into_iter().flatten().next();
         if let Some(refused) = refused {
@@ -255,8 +273,36 @@ impl Trainer {
         Ok(())
     }
 
+    /// `error`; that the network is lost, if a step was refused and a parameter is NaN, infinite or too large.
+    fn or_lost(&self, error: candle_core::Error) -> candle_core::Error {
+        if !self.checks_numbers || !Kind::Refused.is_of(&error) {
+            return error;
+        }
+        let state = &self.net.states[0];
+        let lost = self.net.finite.check_usable(state, &self.rule.rates).err();
+        match lost {
+            None => error,
+            Some(lost) => Kind::Diverged.says(format!("{error}. {lost}")),
+        }
+    }
+
     /// The rule of the next step.
+    ///
+    /// # Errors
+    /// If it cannot be used. With the next minibatch it would be the same, so no step is refused; in several processes the
+    /// others wait.
     fn rule_of_step(&self) -> Result<StepRule> {
+        let rule = self.usable_rule();
+        rule.map_err(|error| {
+            if self.net.processes.are_one() {
+                error
+            } else {
+                Kind::Failed.of(error)
+            }
+        })
+    }
+
+    fn usable_rule(&self) -> Result<StepRule> {
         ensure!(
             !self.rule.rates.is_empty(),
             "the network has no parameters; build its layers from the VarBuilder that DataParallel gives"

@@ -153,7 +153,8 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// If the network was built as another type; the message has both.
+    /// If the network was built as another type; the message has both. If a setting of the optimizer cannot be used, of
+    /// which the first step of a trainer of [`new`](Self::new) says the same.
     pub fn with<N: 'static>(
         net: &DataParallel,
         losses: impl Fn(&N, &[Value], &[Tensor]) -> Result<Value> + Send + Sync + 'static,
@@ -165,6 +166,7 @@ impl Trainer {
             net.network_type.id == TypeId::of::<N>(),
             "the network was built as {built}, the loss takes a {expected}"
         );
+        optimizer.check()?;
         let losses = move |net: &dyn Any, x: &[Value], y: &[Tensor]| match net.downcast_ref() {
             Some(net) => losses(net, x, y),
             None => candle_core::bail!("the network is no {expected}"),
@@ -267,8 +269,9 @@ impl Trainer {
     /// Turns the check of numbers on or off: with it NaN and infinity are errors. Default: on.
     ///
     /// On the CPU they are one in `x` and `y`, in the loss, in the sums of the gradients, and in running statistics: the
-    /// step is not taken. On a GPU they are one in a loss, up to 256 steps after its step, so that the host does not wait
-    /// for the GPU in every step.
+    /// step is not taken. If a parameter has become one, the error is [`Error::Diverged`](crate::Error::Diverged): the
+    /// parameters are looked at where a step is refused. On a GPU they are one in a loss, up to 256 steps after its step, so
+    /// that the host does not wait for the GPU in every step.
     pub fn check_numbers(self, checks: bool) -> Self {
         Self {
             checks_numbers: checks,
