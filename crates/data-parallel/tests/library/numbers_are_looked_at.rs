@@ -12,8 +12,8 @@ use data_parallel::functional::{
 use data_parallel::layers::{BatchNorm2d, Flatten, Linear, Relu, Sequential};
 use data_parallel::training::DataIter;
 use data_parallel::{
-    AdamW, Checkpoints, DataParallel, Error, Initializer, Optimizer, Sgd, Trainer, evaluate,
-    predict, schedule,
+    AdamW, Checkpoints, DataParallel, Error, Initializer, Optimizer, Replication, Sgd, Trainer,
+    evaluate, predict, schedule,
 };
 
 use crate::a_bad_minibatch_changes_nothing::{everything, same};
@@ -776,5 +776,88 @@ fn a_run_with_checkpoints_ends_at_the_update_that_broke_it() -> Result<()> {
     let checkpoints = Checkpoints::open(place.path(), &mut trainer)?;
     ensure!(trainer.steps() == 2 && checkpoints.history().len() == 1);
     evaluate(&again, &data, |_, _| Ok([1.0]))?;
+    Ok(())
+}
+
+/// Its running statistics would be NaN too, and are not the cause. With synchronized norms the replicas wait for each other.
+#[test]
+fn a_broken_network_with_batch_norms_is_lost() -> Result<()> {
+    let x = formula_tensor(1, 1.0, &[6, 1, 1, 3])?;
+    let y = formula_tensor(2, 1.0, &[6, 2])?.clamp(0f32, 1f32)?;
+    for (k, sync_bn) in [(1, false), (2, false), (2, true), (3, true)] {
+        let how = Replication {
+            sync_bn,
+            ..Replication::default()
+        };
+        let net = DataParallel::with(how, &cpus(k), Initializer::Layers, 0, |vb| {
+            let net = Sequential::new().add(BatchNorm2d::new(3, vb.pp("0"))?);
+            let net = net.add(Flatten).add(Linear::new(3, 4, vb.pp("2"))?);
+            let net = net.add(candle(|x: &Tensor| x.unsqueeze(1)?.unsqueeze(1)));
+            let net = net.add(BatchNorm2d::new(4, vb.pp("4"))?).add(Flatten);
+            Ok(net.add(Linear::new(4, 2, vb.pp("6"))?))
+        })?;
+        let mut trainer = Trainer::new(&net, binary_cross_entropy, Breaks { at: 3 });
+        trainer.step(&x, &y)?;
+        let before = everything(&net, &trainer)?;
+        let error = error_of(trainer.step(&x, &(&y * -1.0)?))?;
+        ensure!(matches!(error, Error::StepRefused(_)), "{error:?}");
+        same("bad targets", &before, &everything(&net, &trainer)?)?;
+        trainer.step(&x, &y)?;
+        let good = (net.state_dict()?, trainer.state_dict()?);
+        trainer.step(&x, &y)?;
+        for _ in 0..2 {
+            let error = error_of(trainer.step(&x, &y))?;
+            ensure!(matches!(error, Error::Diverged(_)), "k = {k}: {error:?}");
+            has(&error.to_string(), "A step has made the parameter ")?;
+        }
+        net.load_state_dict(&good.0)?;
+        trainer.load_state_dict(good.1)?;
+        let mut goes_on = Trainer::new(&net, binary_cross_entropy, sgd(0.1, 0.9));
+        goes_on.step(&x, &y)?;
+        net.check_replicas()?;
+    }
+    Ok(())
+}
+
+/// A mean of squares below 0 has no root: the first step from it breaks the network, and the next one says so.
+#[test]
+fn a_state_that_breaks_the_network_ends_the_loop() -> Result<()> {
+    let (x, y) = minibatch()?;
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+    let mut trainer = Trainer::new(&net, squared_error, AdamW::default());
+    trainer.step(&x, &y)?;
+    let mut state = trainer.state_dict()?;
+    for (name, tensor) in &mut state {
+        if name.starts_with("exp_avg_sq") {
+            *tensor = (&*tensor - 100.0)?;
+        }
+    }
+    trainer.load_state_dict(state)?;
+    trainer.step(&x, &y)?;
+    let error = error_of(trainer.step(&x, &y))?;
+    ensure!(matches!(error, Error::Diverged(_)), "{error:?}");
+    Ok(())
+}
+
+/// Of several targets, in a loss of the network, with more replicas than examples.
+#[test]
+fn a_target_of_several_is_looked_at() -> Result<()> {
+    let (x, y) = minibatch()?;
+    let (x, y) = (x.narrow(0, 0, 2)?, y.narrow(0, 0, 2)?);
+    let net = DataParallel::new(&cpus(3), Initializer::Layers, 0, linear)?;
+    let losses = |net: &Linear, x: &[Value], y: &[Tensor]| {
+        let y_hat = net.forward(&x[0], true)?;
+        &binary_cross_entropy(&y_hat, &y[0])? + &binary_cross_entropy(&y_hat, &y[1])?
+    };
+    let mut trainer = Trainer::with(&net, losses, AdamW::default())?.clip_norm(0.5)?;
+    let bad = (&y + 3.0)?;
+    let before = everything(&net, &trainer)?;
+    for targets in [(&y, &bad), (&bad, &y)] {
+        let error = error_of(trainer.step(&x, &(targets.0.clone(), targets.1.clone())))?;
+        ensure!(matches!(error, Error::StepRefused(_)), "{error:?}");
+        has(&error.to_string(), "binary_cross_entropy: y has the value ")?;
+        same("both", &before, &everything(&net, &trainer)?)?;
+    }
+    trainer.step(&x, &(y.clone(), y))?;
     Ok(())
 }
