@@ -118,7 +118,7 @@ impl DataParallel {
         if devices.iter().any(Device::is_cpu) && !devices.iter().all(Device::is_cpu) {
             how.reduce_on = ReduceOn::Host; // where both can be
         }
-        let warnings = warnings(&how, devices, candle_is_limited);
+        let warnings = how.warnings(devices, candle_is_limited);
         let network = Arc::new(network);
         let shared = Shared {
             cores: Arc::new(Cores::new(k)),
@@ -590,18 +590,6 @@ impl DataParallel {
         let mut results = self.on_each(vec![()], move |replica, ()| job(replica))?;
         results.pop().context("there is no replica")
     }
-}
-
-fn warnings(how: &Replication, devices: &[Device], candle_is_limited: bool) -> Vec<String> {
-    let slow = "compiled without optimization, so training takes many times as long; build with --release, or \
-                with an opt-level for the dependencies in Cargo.toml";
-    let slow = (!functional::OPTIMIZED).then(|| slow.to_owned());
-    let on_device = how.allreduce != Algorithm::Nccl && how.reduce_on == ReduceOn::Device;
-    let copies = on_device.then(|| collective::connect(devices)).flatten();
-    let on_all_cores = "candle computes its operations on all cores, beside the replicas: begin `main` with \
-                        data_parallel::launch, or set CANDLE_NUM_THREADS=1";
-    let on_all_cores = (!candle_is_limited && devices[0].is_cpu()).then(|| on_all_cores.to_owned());
-    slow.into_iter().chain(copies).chain(on_all_cores).collect()
 }
 
 /// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use candle_core::Device;
 use collective::cost::Link;
 use collective::{Algorithm, GroupOptions};
 
@@ -68,6 +69,20 @@ impl Replication {
             timeout: self.timeout,
             link,
         }
+    }
+
+    /// Lines that a program should show of a network that works together so.
+    pub(crate) fn warnings(&self, devices: &[Device], candle_is_limited: bool) -> Vec<String> {
+        let slow = "compiled without optimization, so training takes many times as long; build with --release, or \
+                    with an opt-level for the dependencies in Cargo.toml";
+        let slow = (!functional::OPTIMIZED).then(|| slow.to_owned());
+        let on_device = self.allreduce != Algorithm::Nccl && self.reduce_on == ReduceOn::Device;
+        let copies = on_device.then(|| collective::connect(devices)).flatten();
+        let on_all_cores = "candle computes its operations on all cores, beside the replicas: begin `main` with \
+                            data_parallel::launch, or set CANDLE_NUM_THREADS=1";
+        let on_all_cores =
+            (!candle_is_limited && devices[0].is_cpu()).then(|| on_all_cores.to_owned());
+        slow.into_iter().chain(copies).chain(on_all_cores).collect()
     }
 }
 
