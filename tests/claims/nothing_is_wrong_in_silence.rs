@@ -90,13 +90,13 @@ fn parameters_that_overflow_are_told() -> Result<()> {
     for (out, words) in [
         (
             "",
-            ["after step 1, at lr", "NaN or infinity", "smaller --lr"],
+            ["A step has made the parameter", "lost", "a smaller rate"],
         ),
         (
             &kept,
             [
-                "NaN or infinity",
-                "a smaller learning rate",
+                "A step has made the parameter",
+                "a smaller rate",
                 "the checkpoint of step 0",
             ],
         ),

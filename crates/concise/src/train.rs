@@ -61,7 +61,7 @@ pub fn train(options: &Options) -> Result<Summary> {
             synchronize(&run.devices)?;
             run.timer.stop();
             // Evaluate the model on all devices, and add the accuracy to the curve
-            let test_acc = run.unless_ended(evaluate_accuracy_gpus(&net, &run.test_iter))?;
+            let test_acc = evaluate_accuracy_gpus(&net, &run.test_iter);
             checkpoints.epoch(&mut run, test_acc, &mut trainer)?;
         }
         checkpoints.finish(run, &trainer)

@@ -116,7 +116,8 @@ impl Trainer {
     /// One job of all replicas: [`Replica::train`].
     fn train(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Step> {
         let rule = self.rule_of_step()?;
-        let prepared = self.prepare(data, last);
+        let settings = self.settings_of_step(&rule);
+        let prepared = self.prepare(data, last, &settings);
         let Prepared {
             global,
             shares,
@@ -174,7 +175,12 @@ impl Trainer {
     }
 
     /// Agrees with the other processes on the minibatch, and splits this process's part of it.
-    fn prepare(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Prepared> {
+    fn prepare(
+        &mut self,
+        data: Result<BatchTensors>,
+        last: bool,
+        settings: &str,
+    ) -> Result<Prepared> {
         self.net.statistics.step_begins()?;
         let own = data.and_then(|data| {
             let count = self.checked_count(&data)?;
@@ -187,7 +193,7 @@ impl Trainer {
             data,
             global,
             stops,
-        } = agree(processes, own, wants_to_stop, &self.settings_of_step(&rule))?;
+        } = agree(processes, own, wants_to_stop, settings)?;
         if stops && !processes.are_one() {
             self.flags.stopping.store(true, Ordering::Relaxed);
         }
