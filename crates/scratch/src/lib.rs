@@ -1,11 +1,11 @@
-//! "Training on Multiple GPUs", by hand: LeNet, and data-parallel training of it with nothing
-//! but tensors. The functions stand in the order of the book's page.
+//! "Training on Multiple GPUs", by hand: LeNet, and each step of its data-parallel training. The functions stand in
+//! the order of the book's page.
 //!
 //! The steps: copy the parameters to every device, give each device its shard of the minibatch, add up the
 //! gradients, take the same step everywhere. Fast operations are in `data_parallel_functional`, the few-line version is
 //! in `concise`. The program around the training loop, with options and a record, is in [`program`].
 //!
-//! Ten names are not written here:
+//! Ten names come from other crates:
 //!
 //! | name | in PyTorch |
 //! |---|---|
