@@ -88,9 +88,26 @@ pub(crate) fn check_settings(processes: &Processes, settings: &str) -> Result<()
 
 /// The two halves of a checksum, each with its square.
 fn checksum(settings: &str) -> [f64; 4] {
-    let sum = crc32fast::hash(settings.as_bytes());
+    let mut sum = crc32fast::Hasher::new();
+    for line in settings.lines() {
+        if line.starts_with("optimizer ") {
+            sum.update(in_one_order(line).as_bytes());
+        } else {
+            sum.update(line.as_bytes());
+        }
+    }
+    let sum = sum.finalize();
     let [high, low] = [sum >> 16, sum & 0xffff].map(f64::from);
     [high, high * high, low, low * low]
+}
+
+/// What the `Debug` of an optimizer shows in every process: a `HashMap` shows its entries in an order of each process, and
+/// a function its address.
+fn in_one_order(debug: &str) -> String {
+    let entries = debug.split(['{', '}', ',']).map(str::trim);
+    let mut entries: Vec<&str> = entries.filter(|entry| !entry.contains("0x")).collect();
+    entries.sort_unstable();
+    entries.join(",")
 }
 
 /// Numbers are all the same if their count times the sum of their squares is the square of their sum. (These are whole

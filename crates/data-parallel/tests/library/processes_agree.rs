@@ -1,6 +1,7 @@
 //! Processes that train together have the same settings, the same data and the same parameters, or all of them get an
 //! error that names what differs. Processes are threads here.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use anyhow::{Result, ensure};
@@ -147,6 +148,42 @@ fn data_in_another_order_is_an_error_in_all() -> Result<()> {
         Ok(train().map_err(Error::from))
     })?;
     both_say(ended, &["order of seed 0", "order of seed 7"])
+}
+
+/// Its rates are shown in another order in each process.
+#[derive(Debug)]
+struct WithRates(HashMap<String, f64>);
+
+impl Optimizer for WithRates {
+    fn lr(&self) -> f64 {
+        0.01
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
+        for slice in slices {
+            let rate = (slice.lr * self.0[slice.name]) as f32;
+            slice.each(|p, sum, []| *p -= rate * sum)?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn the_order_of_a_map_is_no_setting() -> Result<()> {
+    let with = |rate: f64, net: &DataParallel| {
+        let names = ["weight", "bias", "a", "b", "c", "d", "e", "f", "g"];
+        let rates = names.map(|name| (name.to_owned(), rate));
+        Ok(Trainer::new(net, cross_entropy, WithRates(rates.into())))
+    };
+    for ended in steps(|_, net| with(2.0, net), |_, _, _| ())? {
+        ended?;
+    }
+    let apart = steps(|rank, net| with(2.0 + rank as f64, net), |_, _, _| ())?;
+    both_say(apart, &["different settings", "optimizer WithRates"])
 }
 
 /// An optimizer whose step depends on something that its `Debug` does not show.
