@@ -94,8 +94,9 @@ impl RunCheckpoints {
         test_acc: candle_core::Result<f64>,
         trainer: &mut Trainer,
     ) -> Result<()> {
-        let test_acc = run.unless_ended(test_acc);
-        let test_acc = test_acc.map_err(|error| with_kept(error, run))?;
+        let test_acc = run
+            .unless_ended(test_acc)
+            .map_err(|error| with_kept(error, run))?;
         if run.epoch(test_acc, &State(&self.net))? {
             self.checkpoints.own = run.kept()?;
             let ended = self.checkpoints.end_epoch(test_acc, trainer);

@@ -176,8 +176,8 @@ pub fn split_batch(
     let k = devices.len();
     let start = |i: usize| i * (n / k) + i.min(n % k); // the first n % k shards have one more
     let shard = |data: &Tensor, i: usize| {
-        let shard = data.narrow(0, start(i), start(i + 1) - start(i))?;
-        view_to_device(&shard, &devices[i])
+        let part = data.narrow(0, start(i), start(i + 1) - start(i))?;
+        view_to_device(&part, &devices[i])
     };
     let x_shards = (0..k).map(|i| shard(x, i)).collect::<Result<_>>()?;
     let y_shards = (0..k).map(|i| shard(y, i)).collect::<Result<_>>()?;
