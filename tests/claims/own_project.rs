@@ -73,7 +73,9 @@ fn the_programs_run_in_a_folder_elsewhere() -> Result<()> {
     let here = "{ path = \"../../crates/data-parallel\" }";
     has(&manifest, here)?;
     let version = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
-    let manifest = manifest.replace(here, version) + &packed(&elsewhere.join("packed"))?;
+    let for_docs = "\n[dev-dependencies]\ntempfile = \"3\"\n"; // the examples with files write into such a folder
+    let packed = packed(&elsewhere.join("packed"))?;
+    let manifest = manifest.replace(here, version) + for_docs + &packed;
     fs::write(elsewhere.join("Cargo.toml"), manifest)?;
     fs::copy(root().join("Cargo.lock"), elsewhere.join("Cargo.lock"))?;
     for part in ["src", "src/bin", "tests"] {
@@ -132,7 +134,7 @@ fn doc_examples() -> Result<String> {
                 (Some("```"), Some(lines)) => {
                     count += 1;
                     let code = lines.join("\n");
-                    let returns = if code.contains("Ok(()") || code.contains("Ok::<()") {
+                    let returns = if lines.last().is_some_and(|last| last.contains("Ok")) {
                         " -> std::result::Result<(), impl std::fmt::Debug>"
                     } else {
                         ""

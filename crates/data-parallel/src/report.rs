@@ -12,7 +12,7 @@ impl DataParallel {
     ///
     /// ```
     /// use data_parallel::prelude::*;
-    /// let devices = data_parallel_devices::devices_of_kind(data_parallel_devices::DeviceKind::Cpu, Some(2))?;
+    /// let devices = [Device::Cpu, Device::Cpu];
     /// let net = DataParallel::new(&devices, Initializer::Normal(0.01), 0, |vb| Linear::new(784, 10, vb))?;
     /// let expected = "all-reduce: owner, 0.0 MiB in 1 bucket, in place";
     /// assert_eq!(net.all_reduce()?.as_deref(), Some(expected));

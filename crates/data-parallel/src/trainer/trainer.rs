@@ -354,7 +354,7 @@ impl Trainer {
     ///
     /// ```no_run
     /// # use data_parallel::Trainer;
-    /// # fn next() -> data_parallel::Result<(candle_core::Tensor, candle_core::Tensor)> { unreachable!() }
+    /// # fn next() -> data_parallel::Result<(data_parallel::candle_core::Tensor, data_parallel::candle_core::Tensor)> { unreachable!() }
     /// # fn train(mut trainer: Trainer) -> data_parallel::Result<()> {
     /// for _ in trainer.steps()..10_000 {
     ///     let (x, y) = next()?; // a stream has no epochs
