@@ -176,7 +176,7 @@ fn nan_stays_where_it_is_seen() -> Result<()> {
             results(&inputs)
         };
         // what lies outside of all pooled windows
-        let outside = |size: usize| (size - kernel + 1) / 2 * 2 + kernel - 1;
+        let outside = |size: usize| (size - kernel).div_ceil(2) * 2 + kernel - 1;
         if outside(w) < w {
             let unseen = with_nan(|_, column, [_, w]| column + 1 == w)?;
             let mut all = unseen.iter().flat_map(values);
