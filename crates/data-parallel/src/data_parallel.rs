@@ -412,9 +412,9 @@ impl DataParallel {
         lines.join("\n")
     }
 
-    /// What has to be the same in all processes when a step is taken: the data that was divided since the last step, and
+    /// Takes what has to be the same in all processes for a step: the data that was divided since the last step, and
     /// how minibatches are split.
-    pub(crate) fn shared_settings(&self) -> String {
+    pub(crate) fn take_shared_settings(&self) -> String {
         let data = std::mem::take(&mut *lock(&self.divided));
         format!("split {:?}\ndata {}", lock(&self.weights), data.join("; "))
     }

@@ -116,7 +116,7 @@ impl Trainer {
     /// One job of all replicas: [`Replica::train`].
     fn train(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Step> {
         let rule = self.rule_of_step()?;
-        let settings = self.settings_of_step(&rule);
+        let settings = self.take_settings_of_step(&rule);
         let prepared = self.prepare(data, last, &settings);
         let Prepared {
             global,
@@ -260,7 +260,7 @@ impl Trainer {
             return Err(Kind::Refused.says(nothing_counts(self.steps + 1) + &lost));
         }
         if !self.net.processes.are_one() {
-            check_settings(&self.net.processes, &self.settings_of_step(&rule))?;
+            check_settings(&self.net.processes, &self.take_settings_of_step(&rule))?;
         }
         let of_step = self.step_label(&rule);
         let job = self.job(rule, Some(divisor));
@@ -321,8 +321,8 @@ impl Trainer {
         Ok(rule)
     }
 
-    /// What has to be the same in all processes for the step, a line each; nothing in a process that is alone.
-    fn settings_of_step(&self, rule: &StepRule) -> String {
+    /// Takes what has to be the same in all processes for the step, a line each; nothing in a process that is alone.
+    fn take_settings_of_step(&self, rule: &StepRule) -> String {
         if self.net.processes.are_one() {
             return String::new();
         }
@@ -330,7 +330,7 @@ impl Trainer {
             format!("learning-rate {:?} of step {}", rule.lr, self.steps + 1),
             format!("waiting-minibatches {}", self.waiting.minibatches),
             self.settings(),
-            self.net.shared_settings(),
+            self.net.take_shared_settings(),
         ];
         lines.join("\n")
     }
