@@ -12,9 +12,11 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap, ops};
-use functional::{GradientError, check_gradients};
+use concise::layers::{Linear, Relu, Sequential};
+use concise::{DataParallel, Initializer, Sgd, Trainer};
+use functional::{GradientError, candle, check_gradients, squared_error};
 
-use crate::kit::{has, largest_difference, root, times};
+use crate::kit::{cpus, formula_tensor, has, largest_difference, root, times};
 use row::{Output, Row, gradient, input};
 use rows::{POINTS, of_candle_core, of_candle_nn};
 
@@ -24,6 +26,7 @@ trials![
     the_forward_pass_of_conv1d_needs_a_contiguous_weight,
     the_page_names_the_versions,
     a_network_of_ones_own,
+    a_padded_cloud_needs_a_maximum_that_shares,
     right_networks_are_not_refused,
     most_wrong_networks_are_refused,
 ];
@@ -213,6 +216,44 @@ fn a_network_of_ones_own() -> Result<()> {
     let x = Tensor::rand(0f64, 1., (2, 1, 8, 8), &Device::Cpu)?;
     let error = check_gradients(network, &[x], 1e-6).expect_err("max_pool2d");
     ensure!(error.to_string().ends_with("(0.25 times)"), "{error}");
+    Ok(())
+}
+
+fn max(x: &Tensor, dim: usize) -> candle_core::Result<Tensor> {
+    let max = x.max_keepdim(dim)?;
+    let is_max = x.broadcast_eq(&max)?;
+    let sum = is_max.where_cond(x, &x.zeros_like()?)?.sum(dim)?;
+    sum / is_max.to_dtype(x.dtype())?.sum(dim)?
+}
+
+/// Clouds of two points, and the same padded to five by repeating a point: one gradient, or an error.
+fn a_padded_cloud_needs_a_maximum_that_shares() -> Result<()> {
+    type Maximum = fn(&Tensor) -> candle_core::Result<Tensor>;
+    let gradients = |x: &Tensor, maximum: Maximum| {
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, move |vb| {
+            let points = Sequential::new().add(Linear::new(3, 4, vb.pp("mlp"))?);
+            let cloud = points.add(Relu).add(candle(maximum));
+            Ok(cloud.add(Linear::new(4, 2, vb.pp("fc"))?))
+        })?;
+        let mut trainer = Trainer::new(&net, squared_error, Sgd::new(0.0));
+        trainer.step(x, &formula_tensor(2, 1.0, &[4, 2])?)?;
+        trainer.gradients()
+    };
+    let two = formula_tensor(1, 1.0, &[4, 2, 3])?;
+    let last = two.narrow(1, 1, 1)?;
+    let padded = Tensor::cat(&[&two, &last, &last, &last], 1)?;
+    let error = gradients(&padded, |h| h.max(1)).err().context("refused")?;
+    has(
+        &error.to_string(),
+        "the gradient of input 0 of shape [2, 5, 4] is wrong",
+    )?;
+    for (expected, found) in gradients(&two, |h| h.max(1))?
+        .iter()
+        .zip(gradients(&padded, |h| max(h, 1))?)
+    {
+        let apart = largest_difference(&expected.1, &found.1)?;
+        ensure!(apart < 1e-6, "{}: {apart}", found.0);
+    }
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //! and backward.
 
 use crate::descriptors::convolution::Convolution;
+use crate::descriptors::gather::Gather;
 use crate::descriptors::layout::Transpose;
 use crate::descriptors::linear::Linear;
 use crate::descriptors::loss::CrossEntropy;
@@ -37,11 +38,29 @@ pub(crate) enum Op {
     SelfContained(Rc<dyn SelfContained>),
     /// The same numbers, through which no gradient goes.
     Detach,
-    Candle(Rc<Function>),
+    /// The rows of all replicas.
+    Gather(Gather),
+    Candle(CandleOp),
 }
 
 /// A function of candle's own operations, with all the variables that it reads.
 pub(crate) type Function = dyn Fn(&[Tensor]) -> Result<Tensor>;
+
+/// Such a function as an operation. Its inputs are those that are computed.
+#[derive(Clone)]
+pub(crate) struct CandleOp {
+    pub function: Rc<Function>,
+    /// Looks at it when it runs in training.
+    pub observer: Option<Rc<dyn Observer>>,
+}
+
+/// Looks at the numbers of a function that runs in training. An error ends the pass.
+pub(crate) trait Observer {
+    /// At the result that candle has computed of `x`, with its graph.
+    fn result(&self, x: &[Tensor], y: &Tensor) -> Result<()>;
+    /// At the gradient of one of the inputs.
+    fn gradient(&self, x: &[Tensor], input: usize, gradient: &Tensor) -> Result<()>;
+}
 
 /// The host's cores, the backend of `cpu`.
 pub(crate) struct Cpu;

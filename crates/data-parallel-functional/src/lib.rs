@@ -69,7 +69,7 @@ pub use graph::candle::{Candle, candle, candle_fn};
 pub use graph::checked::{GradientChecks, Variables};
 pub use graph::difference::{GradientError, check_gradients};
 pub use graph::gradients::{BackwardOptions, Gradients, Ready, backward};
-pub use graph::network::{Network, NetworkFn, network_fn};
+pub use graph::network::{Network, NetworkFn, each_example_alone, network_fn};
 pub use graph::value::Value;
 pub use memory::allocator::Allocator;
 pub use memory::bucket::{Bucket, BucketMemory, Part, bucket_sizes};

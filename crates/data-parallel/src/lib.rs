@@ -23,7 +23,7 @@
 //! |---|---|
 //! | train a network on several devices | [`DataParallel::new`], [`Trainer::step`]; [`layers`] or a closure |
 //! | train a network that is written in candle | [`candle`](prelude::candle), of several inputs [`candle_fn`](prelude::candle_fn) |
-//! | find out whether a gradient is right | [`check_gradients`](prelude::check_gradients); a trainer does it at each new shape |
+//! | find out whether a gradient is right | [`check_gradients`](prelude::check_gradients); a trainer does it where something is new |
 //! | measure an accuracy, or something else | [`evaluate_accuracy`], [`evaluate`] |
 //! | look at all outputs, in order | [`predict`] |
 //! | write a loss, or an optimizer | [`Trainer::new`], [`Optimizer`] |

@@ -43,7 +43,7 @@ impl Backend for Cpu {
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
             Op::SelfContained(op) => op.on_cpu(),
-            Op::Detach | Op::Candle(_) => return Ok(None),
+            Op::Detach | Op::Gather(_) | Op::Candle(_) => return Ok(None),
         }))
     }
 

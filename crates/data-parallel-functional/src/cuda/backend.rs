@@ -66,7 +66,7 @@ impl Backend for Cuda {
             Op::Sum(op) => Box::new(op),
             Op::Mean(op) => Box::new(op),
             // candle computes them here
-            Op::SelfContained(_) | Op::Detach | Op::Candle(_) => return Ok(None),
+            Op::SelfContained(_) | Op::Detach | Op::Gather(_) | Op::Candle(_) => return Ok(None),
         }))
     }
 

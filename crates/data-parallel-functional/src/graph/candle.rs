@@ -7,14 +7,16 @@
 //! Some of candle's operations give wrong gradients without an error. So gradients can be compared with finite
 //! differences: `checked` knows which calls are new, `comparison` compares one, and `difference` has the differences.
 
-use super::checked::{Call, Input, Noted, add_compared, next_number, note_call};
+use super::checked::{Call, Input, Kind, Noted, add_compared, next_number, note_call};
 use super::comparison::{Module, compare};
-use super::network::{Network, has_one_input};
-use super::value::Value;
+use super::network::{Network, are_together, has_one_input};
+use super::value::{Value, of_computed};
+use super::watch::{Watched, equal_along_axes};
 use crate::descriptors::args;
-use crate::kernel::{At, Backend, Function, Grad, Kernel, Pass};
+use crate::kernel::{At, Backend, CandleOp, Grad, Kernel, Observer, Pass};
 use candle_core::{DType, Error, ModuleT, Result, Tensor, Var, bail};
 use devices::without_backtrace;
+use std::any::TypeId;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;
@@ -45,7 +47,7 @@ use std::rc::Rc;
 /// ```
 #[track_caller]
 pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
-    Candle::new(true, move |x, train| module.forward_t(&x[0], train))
+    Candle::new::<M>(true, move |x, train| module.forward_t(&x[0], train))
 }
 
 /// Like [`candle()`], a function of several inputs: [`Network::forward_all`] calls it.
@@ -60,8 +62,8 @@ pub fn candle<M: ModuleT + 'static>(module: M) -> Candle {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 #[track_caller]
-pub fn candle_fn(f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static) -> Candle {
-    Candle::new(false, move |x, _train| f(x))
+pub fn candle_fn<F: Fn(&[Tensor]) -> Result<Tensor> + 'static>(f: F) -> Candle {
+    Candle::new::<F>(false, move |x, _train| f(x))
 }
 
 /// A network of candle's operations: [`candle()`] and [`candle_fn`] make it.
@@ -70,10 +72,16 @@ pub struct Candle {
     has_one_input: bool,
     /// Among all modules of the process.
     number: u64,
-    /// The place in the source that made it.
-    made: &'static Location<'static>,
+    kind: Kind,
     /// The shape of the result for the shapes of the inputs that were there.
     shapes: RefCell<HashMap<Vec<Vec<usize>>, Vec<usize>>>,
+}
+
+/// A call that was compared.
+struct Checked {
+    /// Whether it reads a variable that is trained.
+    trains: bool,
+    watched: Watched,
 }
 
 impl Network for Candle {
@@ -83,7 +91,7 @@ impl Network for Candle {
 
     fn forward_all(&self, x: &[Value], train: bool) -> Result<Value> {
         if self.has_one_input && x.len() != 1 {
-            let made = self.made;
+            let made = self.kind.made;
             return Err(has_one_input(x.len()).context(format!("candle ({made})")));
         }
         self.of(&x.iter().collect::<Vec<_>>(), train)
@@ -91,8 +99,9 @@ impl Network for Candle {
 }
 
 impl Candle {
+    /// Of a function that calls a module of type `M`.
     #[track_caller]
-    fn new(
+    fn new<M: 'static>(
         has_one_input: bool,
         module: impl Fn(&[Tensor], bool) -> Result<Tensor> + 'static,
     ) -> Self {
@@ -105,7 +114,11 @@ impl Candle {
             module: Rc::new(module),
             has_one_input,
             number: next_number(),
-            made,
+            kind: Kind {
+                made,
+                module: TypeId::of::<M>(),
+                captures: size_of::<M>() > 0,
+            },
             shapes: RefCell::default(),
         }
     }
@@ -115,44 +128,68 @@ impl Candle {
     /// # Errors
     /// Where there is no input, they do not fit, or under [`GradientChecks`](crate::GradientChecks) a gradient is wrong.
     fn of(&self, x: &[&Value], train: bool) -> Result<Value> {
+        let train = are_together(train);
         let Some(first) = x.first() else {
-            bail!("candle ({}): expected at least one input", self.made)
+            bail!("candle ({}): expected at least one input", self.kind.made)
         };
         for other in x {
             args::check_device("candle", first.device(), "another input", other.device())?;
         }
         let dims = self.shape(x)?;
-        let trains = self.check(x, train)?;
-        let wanted = trains || x.iter().any(|x| x.is_wanted());
         let module = self.module.clone();
-        Ok(Value::candle_with(
-            x,
-            move |x| module(x, train),
-            &dims,
-            wanted,
-        ))
+        let function = of_computed(x, move |x| module(x, train));
+        let (trains, observer) = match self.check(x, train)? {
+            Some(Checked { trains, watched }) => {
+                (trains, Some(Rc::new(watched) as Rc<dyn Observer>))
+            }
+            None => (true, None), // it may be: that is not known
+        };
+        let op = CandleOp { function, observer };
+        let wanted = trains || x.iter().any(|x| x.is_wanted());
+        Ok(Value::of_candle(x, op, &dims, wanted))
     }
 
-    /// Under checks, compares a call that is new. Returns whether a variable is trained that the module reads; it may be
-    /// where that is not known.
-    fn check(&self, inputs: &[&Value], train: bool) -> Result<bool> {
+    /// Under checks, compares a call that is new.
+    fn check(&self, inputs: &[&Value], train: bool) -> Result<Option<Checked>> {
         if inputs.iter().any(|x| x.dims().contains(&0)) {
-            return Ok(true);
+            return Ok(None);
         }
         let call = Call {
             number: self.number,
-            made: self.made,
+            kind: self.kind,
             inputs: inputs.iter().copied().map(input).collect(),
             train,
         };
-        match note_call(&call) {
-            Noted::Unchecked => Ok(true),
-            Noted::Known { trains } => Ok(trains),
-            Noted::New(variables) => {
-                let found = compare(&call, &self.module, inputs, &variables)?;
-                Ok(add_compared(&call, found.variables, found.change))
-            }
+        let mut noted = note_call(&call);
+        if let Noted::New(variables) = &noted {
+            let found = compare(&call, &self.module, inputs, variables)?;
+            add_compared(&call, found);
+            noted = note_call(&call);
         }
+        let Noted::Known {
+            trains,
+            watch,
+            again,
+        } = noted
+        else {
+            return Ok(None);
+        };
+        let (module, train) = (self.module.clone(), watch.train);
+        let equal_in_data = if watch.repeats.in_data {
+            equal_in_data(inputs)?
+        } else {
+            Vec::new()
+        };
+        let computed = inputs.iter().filter(|x| x.tensor().is_none());
+        let watched = Watched {
+            made: self.kind.made,
+            run: of_computed(inputs, move |x| module(x, train)),
+            is_wanted: computed.map(|x| x.is_wanted()).collect(),
+            equal_in_data,
+            again,
+            watch,
+        };
+        Ok(Some(Checked { trains, watched }))
     }
 
     fn shape(&self, x: &[&Value]) -> Result<Vec<usize>> {
@@ -165,7 +202,7 @@ impl Candle {
             Tensor::zeros(x.dims(), dtype, x.device())
         };
         let zeros = x.iter().map(zeros).collect::<Result<Vec<_>>>()?;
-        let made = self.made;
+        let made = self.kind.made;
         let y = (self.module)(&zeros, false).map_err(|error| {
             error.context(format!(
                 "candle ({made}), on zeros, which show the shape of its result"
@@ -183,6 +220,15 @@ impl Candle {
     }
 }
 
+/// The axes along which inputs that were there before have equal numbers.
+fn equal_in_data(inputs: &[&Value]) -> Result<Vec<bool>> {
+    let mut all = Vec::new();
+    for x in inputs.iter().filter_map(|x| x.tensor()) {
+        all.extend(equal_along_axes(x)?);
+    }
+    Ok(all)
+}
+
 /// The properties of an input that tell calls apart.
 fn input(x: &Value) -> Input<'_> {
     Input {
@@ -195,7 +241,7 @@ fn input(x: &Value) -> Input<'_> {
 /// The kernel of a function of candle's operations, with the shapes of its inputs and result. Tensors that were there
 /// before are in the function already.
 pub(crate) struct CandleKernel {
-    function: Rc<Function>,
+    op: CandleOp,
     is_detached: bool,
     inputs: Vec<Vec<usize>>,
     dims: Vec<usize>,
@@ -203,9 +249,9 @@ pub(crate) struct CandleKernel {
 }
 
 impl CandleKernel {
-    pub fn new(function: Rc<Function>, inputs: &[Value], dims: &[usize]) -> Self {
+    pub fn new(op: CandleOp, inputs: &[Value], dims: &[usize]) -> Self {
         Self {
-            function,
+            op,
             is_detached: false,
             inputs: inputs.iter().map(|input| input.dims().to_vec()).collect(),
             dims: dims.to_vec(),
@@ -215,9 +261,13 @@ impl CandleKernel {
 
     /// Its result is its input, and no gradient goes through it.
     pub fn detached(inputs: &[Value], dims: &[usize]) -> Self {
+        let op = CandleOp {
+            function: Rc::new(|x| Ok(x[0].detach())),
+            observer: None,
+        };
         Self {
             is_detached: true,
-            ..Self::new(Rc::new(|x| Ok(x[0].detach())), inputs, dims)
+            ..Self::new(op, inputs, dims)
         }
     }
 }
@@ -251,7 +301,7 @@ impl<B: Backend> Kernel<B> for CandleKernel {
             .zip(&self.inputs)
             .map(input)
             .collect::<Result<Vec<Tensor>>>()?;
-        let result = (self.function)(&x)?;
+        let result = (self.op.function)(&x)?;
         if result.dims() != self.dims {
             bail!(
                 "candle: the module gave shape {:?}, and {:?} for zeros of the same shape: the shape \
@@ -262,6 +312,9 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         }
         B::write(&pass.stream, &result.contiguous()?, y)?;
         if keep {
+            if let Some(observer) = &self.op.observer {
+                observer.result(&x, &result)?;
+            }
             let is_input = |t: &Tensor| x.iter().any(|x| x.id() == t.id());
             let parameters = result
                 .sorted_nodes()
@@ -289,8 +342,12 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         let ran = saved.as_ref().expect("forward ran");
         let dy = B::tensor(&pass.stream, dy, &self.dims)?;
         let gradients = (&ran.y * dy)?.backward()?; // of the sum: candle begins with ones
-        for (tensor, to) in ran.x.iter().chain(&ran.parameters).zip(dx) {
+        let tensors = ran.x.iter().chain(&ran.parameters);
+        for (i, (tensor, to)) in tensors.zip(dx).enumerate() {
             if let (true, Some(gradient)) = (to.wanted(), gradients.get(tensor)) {
+                if let (Some(observer), true) = (&self.op.observer, i < ran.x.len()) {
+                    observer.gradient(&ran.x, i, gradient)?;
+                }
                 let len = gradient.elem_count();
                 let mut part = B::alloc(&pass.stream, B::Element::default(), len)?;
                 let gradient = gradient.contiguous()?;

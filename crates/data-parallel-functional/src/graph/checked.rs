@@ -1,7 +1,10 @@
 //! Which calls of candle's modules have been compared with finite differences, and what the variables of a network are:
 //! trained, frozen, or buffers. [`super::comparison`] says how a call is compared.
 
+use super::comparison::Found;
+use super::watch::Watch;
 use candle_core::{DType, Result, Tensor, TensorId, Var, bail};
+use std::any::TypeId;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -10,27 +13,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Compares the gradients of each [`candle()`](crate::candle()) and [`candle_fn`](crate::candle_fn) with finite
-/// differences: once for each shape of its inputs, in the networks and losses that [`run`](Self::run) writes down.
+/// differences, in the networks and losses that [`run`](Self::run) writes down.
 ///
 /// **What is compared.** The gradients of a module's inputs and of its trained variables, as
-/// [`check_gradients`](crate::check_gradients) compares them. Tokens and other integers are those of the input; floats
-/// are numbers between 0.1 and 1.1. Where the module gives NaN on these, they are numbers between 0.1 and 0.9, and then
-/// between -1.1 and -0.1. A wrong gradient is an error. So is a trained variable on which a result depends without a
-/// gradient, and a variable that is none of the network's, also in operations of [`Value`](crate::Value).
+/// [`check_gradients`](crate::check_gradients) compares them. A wrong gradient is an error. So is a trained variable on
+/// which a result depends without a gradient, and a variable that is none of the network's, also in operations of
+/// [`Value`](crate::Value). The gradient of an input that depends on no trained variable may be missing. If some variables
+/// are frozen, it may be wrong too. A wrong part that is less than a twentieth of a gradient is not found.
 ///
-/// The gradient of an input that depends on no trained variable may be missing. If some variables are frozen, it may be
-/// wrong too.
+/// **On made-up numbers**, when it is written down: the first [`SHAPES`](Self::SHAPES) shapes of each module's inputs.
+/// Another number of examples is no new shape, unless it is 1. Tokens and other integers are those of the input; floats
+/// are numbers between 0.1 and 1.1. Where the module gives NaN on these, they are numbers between 0.1 and 0.9, and then
+/// between -1.1 and -0.1.
+///
+/// **On the minibatch's own numbers**, along one direction, when it runs in training: once for each shape, and again where
+/// candle computes the result by other operations than before, as if a module takes another branch.
+///
+/// **Where numbers are equal.** candle's `max` gives each of several equal numbers the whole gradient. A module that is
+/// wrong on made-up numbers that repeat is looked at in each minibatch. It is an error if a minibatch has equal numbers
+/// for which its gradient is wrong.
+///
+/// **What is made anew in each step**, as in a loss, is known by its place in the source, by its type, and by its turn
+/// there. If it captures something, it may be another function each time: it is compared again in its steps 1, 2, 4, 8 and
+/// so on.
 ///
 /// **In which mode.** As the call runs, so in training mode if it trains. After each run the buffers get their values
 /// back. Two kinds of modules are compared with `train` false instead, so what they do in training alone is not compared:
 /// those that give another result each time in training, such as candle's dropout, and those that change something in
 /// training that is no buffer and on which inference depends. One run in training mode has changed that then. What gives
-/// NaN, or another result each time with `train` false, is an error.
+/// NaN, or another result each time with `train` false, is an error. A module that counts its calls counts those of the
+/// comparisons too, some 30 for each shape.
 ///
-/// **How often.** Of a module that lives in the network, the first [`SHAPES`](Self::SHAPES) shapes are compared, each
-/// once, and no later one. A module that is made anew in each step, as in a loss, is known by its place in the source and
-/// by its turn at that place: if it computes something else in a later step, that is not compared. A step of training in
-/// which all is new takes some 10 times as long. One in which nothing is new takes no longer than without checks.
+/// A first step takes some 20 times as long as others. One in which nothing is new takes no longer than without checks,
+/// except where equal numbers are looked for.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -38,7 +53,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// let pool = candle(|x: &Tensor| x.max_pool2d(2));
 /// let x = Value::new(&Tensor::rand(0f32, 1., (1, 1, 4, 4), &Device::Cpu)?)?;
 /// let mut checks = GradientChecks::new(Variables::default())?;
-/// let error = checks.run(|| pool.forward(&x, true)).map(drop).unwrap_err().to_string();
+/// let error = checks.run(1, || pool.forward(&x, true)).map(drop).unwrap_err().to_string();
 /// assert!(error.contains("input 0 of shape [1, 1, 4, 4] is wrong") && error.contains("(0.25 times)"), "{error}");
 /// # Ok::<(), candle_core::Error>(())
 /// ```
@@ -64,24 +79,36 @@ pub struct Variables {
     pub buffers: Vec<Var>,
 }
 
+impl Variables {
+    /// True for a variable that is trained.
+    pub(crate) fn trains(&self, x: &Tensor) -> bool {
+        self.trained.iter().any(|(_, var)| var.id() == x.id())
+    }
+}
+
 /// The identity of a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Which {
     /// The number of one that lives in the network.
     Lives(u64),
-    /// One that is made anew in each run: the place in the source, and how many others were made there before it.
-    MadeAnew {
-        place: &'static Location<'static>,
-        before: usize,
-    },
+    /// One that is made anew in each run: what it is, and how many others of this kind were made before it.
+    MadeAnew { kind: Kind, before: usize },
+}
+
+/// A place in the source, and the type of the modules that are made there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Kind {
+    pub made: &'static Location<'static>,
+    pub module: TypeId,
+    /// True if modules of this type can be different functions, because they capture something.
+    pub captures: bool,
 }
 
 /// A module, and how it is called.
 pub(crate) struct Call<'a> {
     /// The number of the module, see [`next_number`].
     pub number: u64,
-    /// The place in the source that made it.
-    pub made: &'static Location<'static>,
+    pub kind: Kind,
     pub inputs: Vec<Input<'a>>,
     pub train: bool,
 }
@@ -90,10 +117,15 @@ pub(crate) struct Call<'a> {
 struct Compared {
     inputs: Vec<Input<'static>>,
     train: bool,
+    /// The number of examples of the minibatch.
+    examples: usize,
     /// The variables that get a gradient.
     variables: Arc<[TensorId]>,
+    watch: Arc<Watch>,
     /// The run in which it was compared.
     run: u64,
+    /// How often it was called since.
+    calls: u64,
 }
 
 /// The properties of each input that tell calls apart.
@@ -105,12 +137,23 @@ pub(crate) struct Input<'a> {
     pub wanted: bool,
 }
 
+impl Input<'_> {
+    fn owned(&self) -> Input<'static> {
+        Input {
+            dims: self.dims.to_vec().into(),
+            ..*self
+        }
+    }
+}
+
 /// The change in the result of a module when a variable moves.
 pub(crate) type Change = Box<dyn Fn(&Var) -> Result<f64>>;
 
 /// A network that is written down under checks.
 struct Run {
     checks: GradientChecks,
+    /// The number of examples of the minibatch.
+    examples: usize,
     /// The variables that get a gradient in this run: in operations of ours, and in each call.
     seen: Vec<TensorId>,
     seen_in_calls: Vec<Arc<[TensorId]>>,
@@ -118,7 +161,7 @@ struct Run {
     evaluated: Vec<TensorId>,
     /// The modules that were made in this run, and how many at each place.
     made_anew: HashMap<u64, Which>,
-    made_at: HashMap<&'static Location<'static>, usize>,
+    made_of: HashMap<Kind, usize>,
     /// The modules that are new or are called in a new way.
     new: Vec<New>,
 }
@@ -140,7 +183,7 @@ pub(crate) fn next_number() -> u64 {
 }
 
 impl GradientChecks {
-    /// Number of shapes of the inputs that are compared, of each module.
+    /// Number of shapes of the inputs that are compared on made-up numbers, of each module.
     pub const SHAPES: usize = 8;
 
     /// Of a network with these variables. Make it after the network; modules that are made later count as made anew.
@@ -171,13 +214,13 @@ impl GradientChecks {
         })
     }
 
-    /// Runs `f`, which writes a network down, and compares each call in it that is new. After an error the calls of this
-    /// run count as new.
+    /// Runs `f`, which writes a network down for a minibatch of so many examples, and compares each call in it that is
+    /// new. After an error the calls of this run count as new.
     ///
     /// # Errors
     /// Of `f`; and where a gradient is wrong or missing, a module cannot be compared, or a variable is none of the
     /// network's.
-    pub fn run<R>(&mut self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    pub fn run<R>(&mut self, examples: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
         /// Takes the checks back, also after a panic.
         struct Until<'a> {
             checks: &'a mut GradientChecks,
@@ -198,7 +241,7 @@ impl GradientChecks {
         checks.runs += 1;
         let mut until = Until {
             checks: self,
-            outer: RUN.replace(Some(Run::new(checks))),
+            outer: RUN.replace(Some(Run::new(checks, examples))),
             succeeded: false,
         };
         let result = f()?;
@@ -220,20 +263,48 @@ impl GradientChecks {
 }
 
 impl Compared {
-    fn is(&self, call: &Call<'_>) -> bool {
-        self.train == call.train && self.inputs == call.inputs
+    /// A call of a shape that is new, like those of the same module that were compared on made-up numbers.
+    fn like(others: &[Self], call: &Call<'_>, examples: usize, run: u64) -> Self {
+        let variables = others.iter().flat_map(|other| other.variables.iter());
+        Self {
+            inputs: call.inputs.iter().map(Input::owned).collect(),
+            train: call.train,
+            examples,
+            variables: variables.copied().collect(),
+            watch: Arc::new(others[0].watch.unseen()),
+            run,
+            calls: 0,
+        }
+    }
+
+    /// True if it is this call, with another number of examples perhaps: then one dimension of an input is in proportion
+    /// to it. One example is a case of its own: along a dimension of 1, numbers are broadcast.
+    fn is(&self, call: &Call<'_>, examples: usize) -> bool {
+        let is_input = |(a, b): (&Input<'_>, &Input<'_>)| {
+            let mut others = a.dims.iter().zip(&*b.dims).filter(|(a, b)| a != b);
+            let is_of_examples = |(a, b): (&usize, &usize)| a * examples == b * self.examples;
+            a.dims.len() == b.dims.len()
+                && others.next().is_none_or(is_of_examples)
+                && others.next().is_none()
+                && (a.dtype, a.wanted) == (b.dtype, b.wanted)
+        };
+        self.train == call.train
+            && (self.examples == 1) == (examples == 1)
+            && self.inputs.len() == call.inputs.len()
+            && self.inputs.iter().zip(&call.inputs).all(is_input)
     }
 }
 
 impl Run {
-    fn new(checks: GradientChecks) -> Self {
+    fn new(checks: GradientChecks, examples: usize) -> Self {
         Self {
             checks,
+            examples,
             seen: Vec::new(),
             seen_in_calls: Vec::new(),
             evaluated: Vec::new(),
             made_anew: HashMap::new(),
-            made_at: HashMap::new(),
+            made_of: HashMap::new(),
             new: Vec::new(),
         }
     }
@@ -242,37 +313,41 @@ impl Run {
         if call.number < self.checks.first_new {
             return Which::Lives(call.number);
         }
-        let made_at = &mut self.made_at;
+        let made_of = &mut self.made_of;
         *self.made_anew.entry(call.number).or_insert_with(|| {
-            let count = made_at.entry(call.made).or_default();
+            let count = made_of.entry(call.kind).or_default();
             *count += 1;
             Which::MadeAnew {
-                place: call.made,
+                kind: call.kind,
                 before: *count - 1,
             }
         })
     }
 
     fn note(&mut self, call: &Call<'_>) -> Noted {
-        let which = self.which(call);
-        let compared = self
-            .checks
-            .compared
-            .get(&which)
-            .map_or(&[][..], Vec::as_slice);
-        let seen = match compared.iter().find(|compared| compared.is(call)) {
-            Some(same) => std::slice::from_ref(same),
-            // as one of the shapes that were compared
-            None if compared.len() >= GradientChecks::SHAPES => compared,
-            None => return Noted::New(self.checks.variables.clone()),
-        };
-        let seen: Vec<_> = seen
-            .iter()
-            .map(|compared| compared.variables.clone())
-            .collect();
-        let trains = seen.iter().any(|variables| self.checks.trains(variables));
-        self.seen_in_calls.extend(seen);
-        Noted::Known { trains }
+        let (which, examples) = (self.which(call), self.examples);
+        let run = self.checks.runs;
+        let all = self.checks.compared.entry(which).or_default();
+        let known = all.iter().position(|compared| compared.is(call, examples));
+        let known = known.unwrap_or(all.len());
+        if known == all.len() && known < GradientChecks::SHAPES {
+            return Noted::New(self.checks.variables.clone());
+        }
+        if known == all.len() {
+            all.push(Compared::like(all, call, examples, run));
+        }
+        let compared = &mut all[known];
+        compared.calls += 1;
+        let may_be_another = matches!(which, Which::MadeAnew { kind, .. } if kind.captures);
+        let again = may_be_another && compared.calls.is_power_of_two();
+        let (watch, variables) = (compared.watch.clone(), compared.variables.clone());
+        let trains = self.checks.trains(&variables);
+        self.seen_in_calls.push(variables);
+        Noted::Known {
+            trains,
+            watch,
+            again,
+        }
     }
 }
 
@@ -317,9 +392,13 @@ pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {
 /// The state of a call under checks.
 pub(crate) enum Noted {
     Unchecked,
-    /// It was compared, or is beyond the limit; whether it reads a variable that is trained.
+    /// It was compared.
     Known {
+        /// Whether it reads a variable that is trained.
         trains: bool,
+        watch: Arc<Watch>,
+        /// Whether it has to be compared again on the numbers of the minibatch.
+        again: bool,
     },
     /// It has to be compared.
     New(Arc<Variables>),
@@ -331,31 +410,26 @@ pub(crate) fn note_call(call: &Call<'_>) -> Noted {
     RUN.with_borrow_mut(note).unwrap_or(Noted::Unchecked)
 }
 
-/// Keeps a call that was compared: the variables that get a gradient, and how much its result changes with others.
-/// Returns whether it reads a variable that is trained.
-pub(crate) fn add_compared(call: &Call<'_>, variables: Vec<TensorId>, change: Change) -> bool {
+/// Keeps a call that was compared.
+pub(crate) fn add_compared(call: &Call<'_>, found: Found) {
     RUN.with_borrow_mut(|run| {
-        let Some(run) = run else { return true };
-        let owned = |input: &Input<'_>| Input {
-            dims: input.dims.to_vec().into(),
-            ..*input
-        };
+        let run = run.as_mut().expect("note_call has found it new");
         let compared = Compared {
-            inputs: call.inputs.iter().map(owned).collect(),
+            inputs: call.inputs.iter().map(Input::owned).collect(),
             train: call.train,
-            variables: variables.into(),
+            examples: run.examples,
+            variables: found.variables.into(),
+            watch: Arc::new(found.watch),
             run: run.checks.runs,
+            calls: 0,
         };
         let which = run.which(call);
-        let trains = run.checks.trains(&compared.variables);
-        run.seen_in_calls.push(compared.variables.clone());
         run.checks.compared.entry(which).or_default().push(compared);
         run.new.push(New {
-            made: call.made,
-            change,
+            made: call.kind.made,
+            change: found.change,
         });
-        trains
-    })
+    });
 }
 
 /// An error where a new call depends on a trained variable that gets no gradient anywhere in this run.

@@ -8,18 +8,26 @@
 //! A random direction shows what the gradient's own direction hides: a part that is missing. A difference between
 //! gradient and finite difference counts where a smaller step gives almost the same finite difference, and both sides
 //! of the point have almost the same slope.
+//!
+//! The numbers are made up, and no two are equal. Some gradients are right there and wrong where numbers are equal: of
+//! candle's `max` each of the equal numbers gets the whole. So a call that passed is compared again on numbers that
+//! repeat, along directions that move equal numbers together. If it is wrong there, training goes on, and
+//! [`super::watch`] looks at the numbers of each minibatch.
 
 use super::checked::{Call, Change, Variables, note_variable};
-use super::difference::{self, GradientError, NO_NUMBER, RANDOM, compare_gradients};
+use super::difference::{self, Direction, GradientCheck, GradientError, NO_NUMBER, RANDOM};
 use super::value::Value;
+use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, with};
 use candle_core::{DType, Error, Result, Tensor, TensorId, Var, bail};
+use std::panic::Location;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A function of inputs, which is told whether it trains.
 pub(crate) type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
 
 /// The largest distance, in proportion, between gradient and difference: kinks lie between the points.
-const TOLERANCE: f64 = 0.05;
+pub(super) const TOLERANCE: f64 = 0.05;
 
 /// The numbers on which a module runs: away from the kinks of most functions. The next range is for modules that give
 /// NaN on the one before, such as the logarithm of 1 - x, or of -x.
@@ -30,6 +38,8 @@ pub(crate) struct Found {
     /// The variables that get a gradient.
     pub variables: Vec<TensorId>,
     pub change: Change,
+    /// What is looked at where the call runs.
+    pub watch: Watch,
 }
 
 /// Compares a call.
@@ -40,7 +50,7 @@ pub(crate) fn compare(
     call: &Call<'_>,
     module: &Rc<Module>,
     inputs: &[&Value],
-    known: &Variables,
+    known: &Arc<Variables>,
 ) -> Result<Found> {
     let first = numbers(inputs, RANGES[0], 0)?;
     let inference = InOneMode {
@@ -72,21 +82,36 @@ pub(crate) fn compare(
         mode = inference;
         compared = comparison.of(&mode);
     }
-    let passed = compared.map_err(|error| said(call, error))?;
+    let passed = compared.map_err(|error| said(call.kind.made, error))?;
+    let trained = known.trained.iter().map(|(_, var)| var);
+    let is_read = |var: &&Var| variables.contains(&var.id());
+    let watch = Watch {
+        train: mode.train,
+        buffers: mode
+            .buffers
+            .iter()
+            .map(|buffer| buffer.var.clone())
+            .collect(),
+        variables: trained.filter(is_read).cloned().collect(),
+        known: known.clone(),
+        repeats: comparison.repeats(&mode, &passed)?,
+        seen: Default::default(),
+    };
     let change = move |var: &Var| difference::change(|| mode.run(&passed), var);
     Ok(Found {
         variables,
         change: Box::new(change),
+        watch,
     })
 }
 
-/// A comparison that failed, as an error that says what to do.
-fn said(call: &Call<'_>, error: GradientError) -> Error {
+/// A comparison that failed of a module that was made at a place, as an error that says what to do.
+pub(super) fn said(made: &Location<'_>, error: GradientError) -> Error {
     let what = match error {
         GradientError::Failed(error) => {
             return error.context(format!(
                 "candle ({}), on numbers that the check of gradients has made up",
-                call.made
+                made
             ));
         }
         GradientError::Wrong { gradient: None, .. } => {
@@ -94,13 +119,13 @@ fn said(call: &Call<'_>, error: GradientError) -> Error {
                 "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen, by Trainer::rate with \
                  the layers before it and 0.0, or Value::detach comes before the module. If they are to be trained, the page \
                  \"What trains in candle\" says what to use instead; Trainer::check_gradients(false) leaves this check out",
-                call.made
+                made
             ));
         }
         GradientError::Backward(_) => {
             return Error::Msg(format!(
                 "candle ({}): {error}. The page \"What trains in candle\" says what to use instead",
-                call.made
+                made
             ));
         }
         GradientError::Incomparable(NO_NUMBER) => format!(
@@ -113,12 +138,13 @@ fn said(call: &Call<'_>, error: GradientError) -> Error {
         ),
         error => format!(
             "{error}. A network with it would not train right, without an error. The page \"What trains in \
-             candle\" says what to use instead"
+             candle\" says what to use instead. What is changed on purpose, as by a gradient reversal, is built of \
+             values with Value::detach"
         ),
     };
     Error::Msg(format!(
         "candle ({}): {what}; Trainer::check_gradients(false) trains all the same",
-        call.made
+        made
     ))
 }
 
@@ -127,7 +153,7 @@ fn note_variables(call: &Call<'_>, y: &Tensor) -> Result<Vec<TensorId>> {
     let nodes = y.sorted_nodes().into_iter();
     let note = |x: &Tensor| match note_variable(x) {
         Ok(_) => Ok(x.id()),
-        Err(error) => bail!("candle ({}): {error}", call.made),
+        Err(error) => bail!("candle ({}): {error}", call.kind.made),
     };
     nodes.filter(|x| x.is_variable()).map(note).collect()
 }
@@ -147,23 +173,6 @@ impl InOneMode {
     }
 }
 
-/// A buffer, and its value before the check.
-struct Buffer {
-    var: Var,
-    was: Tensor,
-}
-
-/// Sets buffers back, also after a panic.
-struct SetBack<'a>(&'a [Buffer]);
-
-impl Drop for SetBack<'_> {
-    fn drop(&mut self) {
-        for Buffer { var, was } in self.0 {
-            let _ = var.set(was); // it has the shape and the type
-        }
-    }
-}
-
 /// The result of a run in training.
 struct Trial {
     y: Tensor,
@@ -177,13 +186,10 @@ struct Trial {
 fn in_training(module: &Module, x: &[Tensor], buffers: &[Var]) -> Result<Trial> {
     let inference = || bits(&module(x, false)?);
     let before = inference()?;
-    let copy = |var: &Var| {
-        Ok(Buffer {
-            var: var.clone(),
-            was: var.copy()?.detach(),
-        })
-    };
-    let mut buffers = buffers.iter().map(copy).collect::<Result<Vec<Buffer>>>()?;
+    let mut buffers = buffers
+        .iter()
+        .map(Buffer::of)
+        .collect::<Result<Vec<Buffer>>>()?;
     let mut moved = Vec::new();
     let back = SetBack(&buffers);
     let y = module(x, true)?;
@@ -265,20 +271,83 @@ impl Comparison<'_> {
         if moved.is_empty() && !self.trains {
             return Ok(all);
         }
-        let f = |moved: &[Tensor]| {
-            let mut moved = moved.iter();
-            let mut x = all.clone();
-            for (input, is_moved) in x.iter_mut().zip(&is_moved) {
-                if *is_moved {
-                    *input = moved.next().expect("one for each that is moved").clone();
-                }
-            }
-            module.run(&x)
+        let check = GradientCheck {
+            f: |moved: &[Tensor]| module.run(&with(&all, &is_moved, moved)),
+            tolerance: TOLERANCE,
+            is_brief: false,
+            is_trained: |x: &Tensor| self.known.trains(x),
+            variables: &[],
+            direction: None,
         };
-        let is_trained = |x: &Tensor| self.known.trained.iter().any(|(_, var)| var.id() == x.id());
-        compare_gradients(f, &moved, TOLERANCE, is_trained)?;
+        check.run(&moved)?;
         Ok(all)
     }
+
+    /// Where the gradient is wrong if numbers are equal. `passed` are numbers on which it is right.
+    fn repeats(&self, module: &InOneMode, passed: &[Tensor]) -> Result<Repeats> {
+        let is_data: Vec<bool> = self
+            .inputs
+            .iter()
+            .map(|x| x.tensor().is_some() && !x.is_wanted())
+            .collect();
+        let ranks = passed.iter().map(Tensor::rank);
+        let all: Vec<usize> = (0..ranks.max().unwrap_or(0)).collect();
+        let compared = |axes: &[usize], of: Inputs| {
+            let repeat = |(x, is_data): (&Tensor, &bool)| match of {
+                Inputs::Data if !is_data => Ok(x.clone()),
+                Inputs::Computed if *is_data => Ok(x.clone()),
+                _ => repeated(x, axes),
+            };
+            let all = passed.iter().zip(&is_data).map(repeat);
+            let all = all.collect::<Result<Vec<Tensor>>>()?;
+            let direction = |_: &Tensor, along: Tensor| match of {
+                Inputs::Data => Ok(along),
+                Inputs::All | Inputs::Computed => repeated(&along, axes),
+            };
+            self.on_these(module, &all, &direction)
+        };
+        let together = compared(&all, Inputs::All);
+        if together.is_ok() {
+            return Ok(Repeats::default());
+        }
+        let is_wrong = |compared: &Compared| matches!(compared, Err(GradientError::Wrong { .. }));
+        let mut axes = all.clone();
+        axes.retain(|axis| is_wrong(&compared(&[*axis], Inputs::Computed)));
+        let in_data = is_wrong(&compared(&all, Inputs::Data));
+        if is_wrong(&together) && !in_data && axes.is_empty() {
+            return Ok(Repeats {
+                in_data: true,
+                axes: all,
+            });
+        }
+        Ok(Repeats { in_data, axes })
+    }
+
+    /// Compares a module on these numbers, along directions that `direction` makes.
+    fn on_these(&self, module: &InOneMode, all: &[Tensor], direction: &Direction<'_>) -> Compared {
+        let is_moved: Vec<bool> = self.inputs.iter().map(|x| x.is_wanted()).collect();
+        let moved = all.iter().zip(&is_moved).filter(|(_, is_moved)| **is_moved);
+        let moved: Vec<Tensor> = moved.map(|(x, _)| x.clone()).collect();
+        let check = GradientCheck {
+            f: |moved: &[Tensor]| module.run(&with(all, &is_moved, moved)),
+            tolerance: TOLERANCE,
+            is_brief: true,
+            is_trained: |x: &Tensor| self.known.trains(x),
+            variables: &[],
+            direction: Some(direction),
+        };
+        check.run(&moved)
+    }
+}
+
+type Compared = std::result::Result<(), GradientError>;
+
+/// The inputs whose numbers repeat: those that were there before, those that are computed, or both.
+#[derive(Clone, Copy)]
+enum Inputs {
+    All,
+    Data,
+    Computed,
 }
 
 /// Inputs of a check: integers as they are; numbers of a seed instead of floats.

@@ -149,6 +149,7 @@ impl<B: Backend> Compiler<B> {
         let kernel: Option<Box<dyn Kernel<B>>> = match op {
             Op::Candle(f) => Some(Box::new(CandleKernel::new(f.clone(), inputs, dims))),
             Op::Detach => Some(Box::new(CandleKernel::detached(inputs, dims))),
+            Op::Gather(gather) => Some(Box::new(gather.clone())),
             _ => B::kernel(op.clone())?,
         };
         match (kernel, op) {

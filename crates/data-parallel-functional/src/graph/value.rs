@@ -2,6 +2,7 @@
 //! one with others, as [`super::compile`] says; the others are in `operations`.
 
 use super::checked::note_variable;
+use super::network::are_together;
 use crate::descriptors::convolution::{Convolution, Geometry};
 use crate::descriptors::layout::Transpose;
 use crate::descriptors::linear::Linear;
@@ -9,8 +10,7 @@ use crate::descriptors::loss::CrossEntropy;
 use crate::descriptors::norm::Norm;
 use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::descriptors::{Add, Mean, Relu, Sum, args};
-use crate::kernel::{Op, SelfContained};
-
+use crate::kernel::{CandleOp, Function, Op, SelfContained};
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use std::cell::RefCell;
 use std::fmt;
@@ -72,8 +72,11 @@ impl Value {
         let wanted = note_variables(x)?;
         let source = if computed {
             let x = x.clone();
-            let op = Op::Candle(Rc::new(move |_: &[Tensor]| Ok(x.clone())));
-            Source::Op(op, Vec::new())
+            let op = CandleOp {
+                function: Rc::new(move |_: &[Tensor]| Ok(x.clone())),
+                observer: None,
+            };
+            Source::Op(Op::Candle(op), Vec::new())
         } else {
             Source::Tensor(x.contiguous()?)
         };
@@ -364,6 +367,7 @@ impl Value {
         train: bool,
     ) -> Result<Self> {
         let shapes = [self.dims(), weight.dims(), bias.dims()];
+        let train = are_together(train);
         let mut norm = Norm::new(shapes, running.map(Var::clone), train)?;
         norm.batches = batches.cloned();
         let others = [("weight", weight), ("bias", bias)];
@@ -487,27 +491,19 @@ impl Value {
         f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
         dims: &[usize],
     ) -> Self {
-        let wanted = xs.iter().any(|x| x.is_wanted());
-        Self::candle_with(xs, f, dims, wanted)
+        let op = CandleOp {
+            function: of_computed(xs, f),
+            observer: None,
+        };
+        Self::of_candle(xs, op, dims, xs.iter().any(|x| x.is_wanted()))
     }
 
-    /// Like [`candle`](Self::candle), for a function that may also depend on variables; `wanted` is true if one of
-    /// them, or of the values, is trained.
-    pub(crate) fn candle_with(
-        xs: &[&Self],
-        f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
-        dims: &[usize],
-        wanted: bool,
-    ) -> Self {
-        let tensors: Vec<Option<Tensor>> = xs.iter().map(|x| x.tensor().cloned()).collect();
+    /// A function of candle's operations, whose inputs are those of `xs` that are computed. It may also depend on
+    /// variables; `wanted` is true if one of them, or of the values, is trained.
+    pub(crate) fn of_candle(xs: &[&Self], op: CandleOp, dims: &[usize], wanted: bool) -> Self {
         let computed = xs.iter().filter(|x| x.tensor().is_none());
         let inputs = computed.map(|x| (*x).clone()).collect();
-        let op = Op::Candle(Rc::new(move |computed: &[Tensor]| {
-            let mut computed = computed.iter();
-            let x = |tensor: &Option<Tensor>| tensor.as_ref().or_else(|| computed.next()).cloned();
-            f(&tensors.iter().filter_map(x).collect::<Vec<_>>())
-        }));
-        xs[0].node_with(Source::Op(op, inputs), dims, wanted)
+        xs[0].node_with(Source::Op(Op::Candle(op), inputs), dims, wanted)
     }
 
     /// This operation on it and `others`, which have names for messages.
@@ -521,7 +517,7 @@ impl Value {
         Ok(self.node(Source::Op(op, inputs), dims))
     }
 
-    fn node(&self, source: Source, dims: &[usize]) -> Self {
+    pub(super) fn node(&self, source: Source, dims: &[usize]) -> Self {
         let wanted = match &source {
             Source::Tensor(tensor) => tensor.is_variable(),
             Source::Reshaped(input) => input.is_wanted(),
@@ -560,6 +556,19 @@ impl Value {
         }
         self.check(op, &[("other", other)])
     }
+}
+
+/// A function of `xs` as a function of those that are computed. The others are in it, as they are.
+pub(crate) fn of_computed(
+    xs: &[&Value],
+    f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+) -> Rc<Function> {
+    let tensors: Vec<Option<Tensor>> = xs.iter().map(|x| x.tensor().cloned()).collect();
+    Rc::new(move |computed: &[Tensor]| {
+        let mut computed = computed.iter();
+        let x = |tensor: &Option<Tensor>| tensor.as_ref().or_else(|| computed.next()).cloned();
+        f(&tensors.iter().filter_map(x).collect::<Vec<_>>())
+    })
 }
 
 /// True if a variable that is trained is in `x`, or in what candle has computed it from.

@@ -66,7 +66,7 @@ fn a_new_shape_is_compared_and_a_known_one_is_not() -> Result<()> {
         let mut checks = checks(&[]);
         let ran = |checks: &mut GradientChecks, size: usize| {
             runs.set(0);
-            let result = checks.run(|| forward(&image(size)?));
+            let result = checks.run(2, || forward(&image(size)?));
             result.map(|_| runs.get())
         };
         assert!(ran(&mut checks, 8)? > 10);
@@ -88,9 +88,9 @@ fn two_shapes_in_one_pass_are_both_compared() -> Result<()> {
         &level(sizes[0])? + &level(sizes[1])?
     };
     let words = "input 0 of shape [2, 1, 5, 5] is wrong";
-    assert_refused(words, checks(&[]).run(|| pyramid([8, 5])));
-    assert_refused(words, checks(&[]).run(|| pyramid([5, 8])));
-    checks(&[]).run(|| pyramid([8, 4]))?;
+    assert_refused(words, checks(&[]).run(2, || pyramid([8, 5])));
+    assert_refused(words, checks(&[]).run(2, || pyramid([5, 8])));
+    checks(&[]).run(2, || pyramid([8, 4]))?;
     Ok(())
 }
 
@@ -114,15 +114,18 @@ fn modules_of_one_place_are_all_compared() -> Result<()> {
         let mut layers = network.iter();
         layers.try_fold(x.clone(), |x, layer| layer.forward(&x, true))
     };
-    let refused = checks(&[]).run(|| through(&network));
+    let refused = checks(&[]).run(2, || through(&network));
     assert_refused(words, refused);
-    checks(&[]).run(|| through(&network[..2]))?;
+    checks(&[]).run(2, || through(&network[..2]))?;
     // also where they are made anew
     let anew = |wrong: [bool; 3]| through(&wrong.map(power));
     let mut checks = checks(&[]);
-    checks.run(|| anew([false; 3]))?;
+    checks.run(2, || anew([false; 3]))?;
     let words = "is wrong";
-    assert_refused(words, self::checks(&[]).run(|| anew([false, false, true])));
+    assert_refused(
+        words,
+        self::checks(&[]).run(2, || anew([false, false, true])),
+    );
     Ok(())
 }
 
@@ -136,7 +139,7 @@ fn so_many_shapes_are_compared_of_each_module() -> Result<()> {
         let x = Value::new(&random((2, length), 1))?;
         for made_anew in [false, true] {
             runs.set(0);
-            checks.run(|| match made_anew {
+            checks.run(2, || match made_anew {
                 true => candle(f.clone()).forward(&x, true),
                 false => lives.forward(&x, true),
             })?;
@@ -162,11 +165,11 @@ fn what_runs_in_training_alone_is_compared_in_training() -> Result<()> {
     let x = Value::new(&random((2, 1, 4, 4), 1))?;
     let wrong = candle(InTraining(|x| x.max_pool2d(2)?.upsample_nearest2d(4, 4)));
     let mut checks = checks(&[]);
-    checks.run(|| wrong.forward(&x, false))?;
-    assert_refused("(0.25 times)", checks.run(|| wrong.forward(&x, true)));
+    checks.run(2, || wrong.forward(&x, false))?;
+    assert_refused("(0.25 times)", checks.run(2, || wrong.forward(&x, true)));
     // with masks that differ each time it is compared as in inference
     let dropout = candle(InTraining(|x| candle_nn::ops::dropout(x, 0.5)));
-    checks.run(|| dropout.forward(&x, true))?;
+    checks.run(2, || dropout.forward(&x, true))?;
     Ok(())
 }
 
@@ -215,14 +218,14 @@ fn batch_norm_is_compared_in_training_and_keeps_its_statistics() -> Result<()> {
             .map(|after| after == before)
     };
     let right = module(false)?;
-    with_buffers(&buffers)?.run(|| right.forward(&x, true))?;
+    with_buffers(&buffers)?.run(2, || right.forward(&x, true))?;
     assert!(unmoved()?);
     let wrong = module(true)?;
-    let refused = with_buffers(&buffers)?.run(|| wrong.forward(&x, true));
+    let refused = with_buffers(&buffers)?.run(2, || wrong.forward(&x, true));
     assert_refused("is wrong", refused);
     assert!(unmoved()?);
     // buffers that are not given cannot be set back: one run moves them, and no more
-    with_buffers(&[])?.run(|| right.forward(&x, true))?;
+    with_buffers(&[])?.run(2, || right.forward(&x, true))?;
     let mean = (buffers[0].to_vec1::<f32>()?[0] - 0.9 * before[0][0]) / 0.1;
     assert!(mean > 0.1 && mean < 1.1, "{mean} was moved more than once");
     Ok(())
@@ -242,16 +245,19 @@ fn a_frozen_variable_needs_no_gradient() -> Result<()> {
         })
     };
     let cut = network(|h, _| Ok(h.detach()));
-    checks_with_frozen(&params).run(|| cut.forward(&x, true))?;
+    checks_with_frozen(&params).run(2, || cut.forward(&x, true))?;
     let words =
         "the gradients of second and third are missing, although the result depends on them";
-    let refused = checks(&params).run(|| cut.forward(&x, true));
+    let refused = checks(&params).run(2, || cut.forward(&x, true));
     assert_refused("frozen: Trainer::rate with each of these names", refused);
-    assert_refused(words, checks(&params).run(|| cut.forward(&x, true)));
+    assert_refused(words, checks(&params).run(2, || cut.forward(&x, true)));
 
     let wrong = network(|h, _| candle_nn::ops::softmax_last_dim(h)? + h);
-    checks_with_frozen(&params).run(|| wrong.forward(&x, true))?;
-    assert_refused("is wrong", checks(&params).run(|| wrong.forward(&x, true)));
+    checks_with_frozen(&params).run(2, || wrong.forward(&x, true))?;
+    assert_refused(
+        "is wrong",
+        checks(&params).run(2, || wrong.forward(&x, true)),
+    );
 
     // the trained part has to be right all the same
     let [head, below] = [0, 1].map(|i| params[i].as_tensor().clone());
@@ -259,7 +265,7 @@ fn a_frozen_variable_needs_no_gradient() -> Result<()> {
         let weight = (&head * candle_nn::ops::softmax_last_dim(&head)?)?;
         x.matmul(&below.t()?)?.matmul(&weight.t()?)
     });
-    let refused = checks_with_frozen(&params).run(|| lost.forward(&x, true));
+    let refused = checks_with_frozen(&params).run(2, || lost.forward(&x, true));
     assert_refused("the gradient of the variables is wrong", refused);
     Ok(())
 }
@@ -282,23 +288,23 @@ fn an_input_behind_frozen_parts_needs_no_gradient() -> Result<()> {
         let module = &module;
         let words = "the gradient of input 0 of shape [6, 4] is missing";
         let mut checks = checks_with_frozen(&params);
-        checks.run(|| module.forward(&of_ours(&second)?, true))?;
+        checks.run(2, || module.forward(&of_ours(&second)?, true))?;
         assert_refused(
             words,
-            checks.run(|| module.forward(&of_ours(&first)?, true)),
+            checks.run(2, || module.forward(&of_ours(&first)?, true)),
         );
-        checks.run(|| module.forward(&frozen.forward(&x, true)?, true))?;
+        checks.run(2, || module.forward(&frozen.forward(&x, true)?, true))?;
         assert_refused(
             words,
-            checks.run(|| module.forward(&trained.forward(&x, true)?, true)),
+            checks.run(2, || module.forward(&trained.forward(&x, true)?, true)),
         );
         let computed = |weight: &Tensor| Value::new(&weight.sqr()?.narrow(0, 0, 4)?);
         let mut checks = checks_with_frozen(&params);
-        checks.run(|| module.forward(&computed(&second)?, true))?;
+        checks.run(2, || module.forward(&computed(&second)?, true))?;
         let words = "the gradient of input 0 of shape [4, 4] is missing";
         assert_refused(
             words,
-            checks.run(|| module.forward(&computed(&first)?, true)),
+            checks.run(2, || module.forward(&computed(&first)?, true)),
         );
     }
     Ok(())
@@ -317,7 +323,9 @@ fn a_missing_gradient_is_found_at_a_later_shape() -> Result<()> {
     });
     let run = |checks: &mut GradientChecks, rows: usize| {
         checks
-            .run(|| norm.forward(&Value::new(&random((rows, 4), 3))?, true))
+            .run(2, || {
+                norm.forward(&Value::new(&random((rows, 4), 3))?, true)
+            })
             .map(drop)
     };
     let mut checks = checks(&params);
@@ -330,7 +338,7 @@ fn a_missing_gradient_is_found_at_a_later_shape() -> Result<()> {
     let scale = params[0].as_tensor().clone();
     let cut = candle(move |x: &Tensor| x.broadcast_mul(&scale.detach()));
     let x = Value::new(&random((4, 4), 3))?;
-    checks.run(|| cut.forward(&norm.forward(&x, true)?, true))?;
+    checks.run(2, || cut.forward(&norm.forward(&x, true)?, true))?;
     Ok(())
 }
 
@@ -342,21 +350,21 @@ fn a_loss_may_want_probabilities_or_their_logarithms() -> Result<()> {
     let of_logarithms = |l: &Tensor| l.neg()?.log()?.sum(1);
     let losses: [fn(&Tensor) -> Result<Tensor>; 2] = [of_probabilities, of_logarithms];
     for loss in losses {
-        checks(&params).run(|| candle(loss).forward(&net()?, true))?;
+        checks(&params).run(2, || candle(loss).forward(&net()?, true))?;
         let wrong = move |x: &Tensor| {
             loss(x)?
                 + (candle_nn::ops::softmax_last_dim(x)? * 50.)?
                     .narrow(1, 0, 1)?
                     .squeeze(1)?
         };
-        let refused = checks(&params).run(|| candle(wrong).forward(&net()?, true));
+        let refused = checks(&params).run(2, || candle(wrong).forward(&net()?, true));
         assert_refused("is wrong", refused);
     }
     let never = |x: &Tensor| (x.sqr()?.neg()? - 1.)?.log();
     let words = "gives NaN or infinity on numbers between 0.1 and 1.1, between 0.1 and 0.9, and between -1.1 and -0.1";
     assert_refused(
         words,
-        checks(&params).run(|| candle(never).forward(&net()?, true)),
+        checks(&params).run(2, || candle(never).forward(&net()?, true)),
     );
     Ok(())
 }
@@ -368,9 +376,9 @@ fn a_panic_ends_the_checks() -> Result<()> {
     let pool = candle(|x: &Tensor| x.max_pool2d(2));
     let x = Value::new(&random((2, 1, 4, 4), 1))?;
     let panics =
-        std::panic::AssertUnwindSafe(|| checks.run(|| -> Result<()> { panic!("on purpose") }));
+        std::panic::AssertUnwindSafe(|| checks.run(2, || -> Result<()> { panic!("on purpose") }));
     assert!(std::panic::catch_unwind(panics).is_err());
     pool.forward(&x, true)?;
-    assert_refused("(0.25 times)", checks.run(|| pool.forward(&x, true)));
+    assert_refused("(0.25 times)", checks.run(2, || pool.forward(&x, true)));
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! some have a wrong gradient or none: `max_pool2d` and `conv1d`, `LayerNorm` with a bias, `RmsNorm`, and `conv2d` with a
 //! stride in some sizes. The page "What trains in candle", `notebooks-md/what-trains-in-candle.md`, has all of them, and
 //! what to use instead. A [`Trainer`](crate::Trainer) compares candle's gradients with finite differences, in its first step
-//! and at each new shape. A wrong gradient is an error of that step.
+//! and where something is new. A wrong gradient is an error of that step.
 //!
 //! Under [`Initializer::Layers`](crate::Initializer) all parameters begin as PyTorch's do: weights and biases of
 //! `Linear` and `Conv2d` evenly between ±1/√(inputs of an output).

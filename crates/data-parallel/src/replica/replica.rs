@@ -246,7 +246,7 @@ impl Replica {
         };
         let (losses, outputs) = pass.run(|| {
             if job.checks_gradients {
-                slot.checks.run(|| self.losses(job, share))
+                slot.checks.run(examples, || self.losses(job, share))
             } else {
                 self.losses(job, share)
             }

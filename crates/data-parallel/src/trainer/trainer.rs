@@ -256,8 +256,8 @@ impl Trainer {
         self
     }
 
-    /// Turns the check of gradients on or off. With it the first step, and each later one with a new shape, compares the
-    /// gradient of each [`functional::candle`] in the network and in the loss with finite differences, as
+    /// Turns the check of gradients on or off. With it the first step, and each later one in which something is new,
+    /// compares the gradient of each [`functional::candle`] in the network and in the loss with finite differences, as
     /// [`functional::GradientChecks`] does. A wrong gradient is an error, except of a frozen parameter. Default: on.
     pub fn check_gradients(self, checks: bool) -> Self {
         Self {

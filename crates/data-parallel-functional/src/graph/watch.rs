@@ -1,0 +1,277 @@
+//! What is looked at when a call of one of candle's modules runs in training, after [`super::comparison`] has compared it
+//! on made-up numbers.
+//!
+//! - **On the minibatch's own numbers** a call is compared once. It is compared again when candle computes its result by
+//!   other operations than before, as if a module takes another branch. A module that is made anew in each step and
+//!   captures something may be another function each time: it is compared in its steps 1, 2, 4, 8 and so on.
+//! - **Where numbers are equal.** If the gradient is wrong on made-up numbers that repeat, equal numbers are looked for in
+//!   each minibatch. Where the data has some for the first time, the call is compared again. Equal numbers of a computed
+//!   input matter where several of them have a gradient: then it is compared along a direction that moves them together.
+//!   Zeros are left out, because most come from a ReLU, which has no gradient there.
+
+use super::checked::Variables;
+use super::comparison::{TOLERANCE, said};
+use super::difference::{Direction, GradientCheck, GradientError};
+use crate::kernel::{Function, Observer};
+use candle_core::{DType, Result, Tensor, Var};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is looked at where a call runs that was compared.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// The mode in which it is compared.
+    pub train: bool,
+    /// The buffers that it moves in that mode.
+    pub buffers: Vec<Var>,
+    /// The trained variables that have a gradient on made-up numbers.
+    pub variables: Vec<Var>,
+    pub known: Arc<Variables>,
+    pub repeats: Repeats,
+    /// The ways in which it ran when it was compared on a minibatch's own numbers.
+    pub seen: Mutex<HashSet<u64>>,
+}
+
+/// Where the gradient is wrong if numbers are equal.
+#[derive(Clone, Default)]
+pub(crate) struct Repeats {
+    /// In inputs that were there before, such as tokens.
+    pub in_data: bool,
+    /// Along these axes of computed inputs.
+    pub axes: Vec<usize>,
+}
+
+impl Watch {
+    /// The same for a call of another shape, of which nothing was seen.
+    pub fn unseen(&self) -> Self {
+        Self {
+            train: self.train,
+            buffers: self.buffers.clone(),
+            variables: self.variables.clone(),
+            known: self.known.clone(),
+            repeats: self.repeats.clone(),
+            seen: Mutex::default(),
+        }
+    }
+}
+
+/// A call that is looked at when it runs.
+pub(crate) struct Watched {
+    pub watch: Arc<Watch>,
+    /// The place in the source that made the module.
+    pub made: &'static Location<'static>,
+    /// The module in the mode of the watch, of the inputs that are computed.
+    pub run: Rc<Function>,
+    /// For each of these inputs, whether its gradient is wanted.
+    pub is_wanted: Vec<bool>,
+    /// The axes along which the data has equal numbers; empty where that does not matter.
+    pub equal_in_data: Vec<bool>,
+    /// True if it is compared even if it runs as before.
+    pub again: bool,
+}
+
+impl Observer for Watched {
+    /// Compares the gradients on the numbers of this minibatch, if candle has computed the result in a new way.
+    fn result(&self, x: &[Tensor], y: &Tensor) -> Result<()> {
+        let mut way = DefaultHasher::new();
+        self.equal_in_data.hash(&mut way);
+        for node in y.sorted_nodes() {
+            (node.rank(), node.is_variable()).hash(&mut way);
+            std::mem::discriminant(&node.dtype()).hash(&mut way);
+        }
+        let way = way.finish();
+        let seen = || {
+            self.watch
+                .seen
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if !self.again && seen().contains(&way) {
+            return Ok(());
+        }
+        let direction = |x: &Tensor, along: Tensor| zeros_stay(x, &along);
+        self.compare(x, &self.is_wanted, &self.watch.variables, &direction)?;
+        seen().insert(way);
+        Ok(())
+    }
+
+    /// Compares the gradient of an input in which equal numbers have one, if it is wrong for such numbers.
+    fn gradient(&self, x: &[Tensor], input: usize, gradient: &Tensor) -> Result<()> {
+        let axes = &self.watch.repeats.axes;
+        for axis in axes.iter().filter(|axis| **axis < gradient.rank()) {
+            let lines = Lines::of(&x[input], *axis)?;
+            let gradient: Vec<f32> = gradient.flatten_all()?.to_vec1()?;
+            if lines.has_equal(|i| gradient[i] != 0.) {
+                let is_moved: Vec<bool> = (0..x.len()).map(|i| i == input).collect();
+                let together = |x: &Tensor, along: Tensor| lines.together(&zeros_stay(x, &along)?);
+                self.compare(x, &is_moved, &[], &together)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watched {
+    /// Compares the gradients of some inputs and of variables on these numbers.
+    fn compare(
+        &self,
+        x: &[Tensor],
+        is_moved: &[bool],
+        variables: &[Var],
+        direction: &Direction<'_>,
+    ) -> Result<()> {
+        let buffers = self.watch.buffers.iter().map(Buffer::of);
+        let buffers = buffers.collect::<Result<Vec<Buffer>>>()?;
+        let detached: Vec<Tensor> = x.iter().map(Tensor::detach).collect();
+        let moved = detached
+            .iter()
+            .zip(is_moved)
+            .filter(|(_, is_moved)| **is_moved);
+        let moved: Vec<Tensor> = moved.map(|(x, _)| x.clone()).collect();
+        let check = GradientCheck {
+            f: |moved: &[Tensor]| {
+                let _back = SetBack(&buffers);
+                (self.run)(&with(&detached, is_moved, moved))
+            },
+            tolerance: TOLERANCE,
+            is_brief: true,
+            is_trained: |x: &Tensor| self.watch.known.trains(x),
+            variables,
+            direction: Some(direction),
+        };
+        match check.run(&moved) {
+            Ok(()) | Err(GradientError::Incomparable(_)) => Ok(()),
+            Err(GradientError::Failed(error)) => Err(error),
+            Err(error) => Err(said(self.made, error)),
+        }
+    }
+}
+
+/// All inputs, with those that are moved in their places.
+pub(super) fn with(all: &[Tensor], is_moved: &[bool], moved: &[Tensor]) -> Vec<Tensor> {
+    let mut moved = moved.iter();
+    let of_input = |(x, is_moved): (&Tensor, &bool)| match is_moved {
+        true => moved.next().expect("one for each that is moved").clone(),
+        false => x.clone(),
+    };
+    all.iter().zip(is_moved).map(of_input).collect()
+}
+
+/// A direction along which zeros do not move. Most come from a ReLU, and a maximum of zeros has a kink.
+fn zeros_stay(x: &Tensor, along: &Tensor) -> Result<Tensor> {
+    along * x.ne(0f32)?.to_dtype(x.dtype())?
+}
+
+/// The numbers of a tensor, each at least twice along these axes.
+pub(super) fn repeated(x: &Tensor, axes: &[usize]) -> Result<Tensor> {
+    let mut axes = axes.iter().filter(|axis| **axis < x.rank());
+    axes.try_fold(x.clone(), |x, axis| {
+        let len = x.dim(*axis)? as u32;
+        let last = (len / 2).max(1) - 1;
+        let twice = (0..len).map(|i| last.min(i / 2));
+        let twice = Tensor::from_iter(twice, x.device())?;
+        x.contiguous()?.index_select(&twice, *axis)
+    })
+}
+
+/// For each axis, whether a tensor is equal at two places along it: in all that follows, where all that goes before is
+/// the same.
+pub(super) fn equal_along_axes(x: &Tensor) -> Result<Vec<bool>> {
+    let numbers = x.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
+    let numbers: Vec<u64> = numbers.into_iter().map(f64::to_bits).collect();
+    let is_equal = |axis: usize| {
+        let after: usize = x.dims()[axis + 1..].iter().product();
+        let mut lines = numbers.chunks(after * x.dims()[axis]);
+        lines.any(|line| {
+            let mut known = HashSet::new();
+            line.chunks(after).any(|slice| !known.insert(slice))
+        })
+    };
+    Ok((0..x.rank()).map(is_equal).collect())
+}
+
+/// The numbers of a tensor in lines along an axis.
+struct Lines {
+    numbers: Vec<f32>,
+    /// The length of a line, and the distance of its numbers.
+    len: usize,
+    stride: usize,
+}
+
+impl Lines {
+    fn of(x: &Tensor, axis: usize) -> Result<Self> {
+        Ok(Self {
+            numbers: x.detach().flatten_all()?.to_vec1()?,
+            len: x.dims()[axis],
+            stride: x.dims()[axis + 1..].iter().product(),
+        })
+    }
+
+    /// Calls `f` with the places of each line that hold a number other than 0 and that `counts`, sorted by their numbers.
+    fn each(&self, counts: impl Fn(usize) -> bool, mut f: impl FnMut(&[usize])) {
+        let mut places = Vec::with_capacity(self.len);
+        for first in 0..self.numbers.len() / self.len {
+            let first = first / self.stride * self.stride * self.len + first % self.stride;
+            let line = (0..self.len).map(|i| first + i * self.stride);
+            places.clear();
+            places.extend(line.filter(|i| self.numbers[*i] != 0. && counts(*i)));
+            places.sort_by(|a, b| self.numbers[*a].total_cmp(&self.numbers[*b]));
+            f(&places);
+        }
+    }
+
+    /// True if a line has equal numbers among those that count.
+    fn has_equal(&self, counts: impl Fn(usize) -> bool) -> bool {
+        let mut found = false;
+        self.each(counts, |places| {
+            let mut pairs = places.windows(2);
+            found |= pairs.any(|pair| self.numbers[pair[0]] == self.numbers[pair[1]]);
+        });
+        found
+    }
+
+    /// A direction along which the equal numbers of a line move together.
+    fn together(&self, along: &Tensor) -> Result<Tensor> {
+        let mut all: Vec<f32> = along.flatten_all()?.to_vec1()?;
+        self.each(
+            |_| true,
+            |places| {
+                for pair in places.windows(2) {
+                    if self.numbers[pair[0]] == self.numbers[pair[1]] {
+                        all[pair[1]] = all[pair[0]];
+                    }
+                }
+            },
+        );
+        Tensor::from_vec(all, along.shape(), along.device())
+    }
+}
+
+/// A buffer, and its value before the check.
+pub(super) struct Buffer {
+    pub var: Var,
+    pub was: Tensor,
+}
+
+impl Buffer {
+    pub fn of(var: &Var) -> Result<Self> {
+        Ok(Self {
+            var: var.clone(),
+            was: var.copy()?.detach(),
+        })
+    }
+}
+
+/// Sets buffers back, also after a panic.
+pub(super) struct SetBack<'a>(pub &'a [Buffer]);
+
+impl Drop for SetBack<'_> {
+    fn drop(&mut self) {
+        for Buffer { var, was } in self.0 {
+            let _ = var.set(was); // it has the shape and the type
+        }
+    }
+}
