@@ -80,6 +80,19 @@ impl BatchTensors {
         })
     }
 
+    /// These rows of all tensors.
+    pub fn rows(&self, rows: &[u32]) -> Result<Self> {
+        let of = |tensor: &Tensor| {
+            let rows = Tensor::new(rows, tensor.device())?;
+            tensor.contiguous()?.index_select(&rows, 0)
+        };
+        Ok(Self {
+            x: self.x.iter().map(of).collect::<Result<_>>()?,
+            y: self.y.iter().map(of).collect::<Result<_>>()?,
+            examples: rows.len(),
+        })
+    }
+
     /// What tells the minibatches of processes apart; nothing of one that has no two different numbers.
     pub fn fingerprint(&self) -> Result<Vec<u8>> {
         let mut sums = Vec::new();

@@ -519,6 +519,11 @@ impl DataParallel {
         self.split(data, &shares)
     }
 
+    /// The number of replicas of all processes.
+    pub(crate) fn replicas(&self) -> usize {
+        lock(&self.weights).len()
+    }
+
     /// The numbers of the replicas of this process.
     fn own(&self) -> Range<usize> {
         self.first_rank..self.first_rank + self.devices.len()
@@ -571,11 +576,11 @@ impl DataParallel {
         self.workers.have_failed()
     }
 
-    /// New memberships for the synchronized norms of each replica, if this process is alone: a replica that could not
-    /// compute its part has left the others.
-    pub(crate) fn new_norms(&self) -> Result<Vec<Option<Member>>> {
+    /// New memberships of each replica for sums within a pass, if this process is alone: a replica that could not compute
+    /// its part has left the others.
+    pub(crate) fn new_memberships(&self) -> Result<Vec<Option<Member>>> {
         let k = self.devices.len();
-        if !self.how.sync_bn || !self.processes.are_one() {
+        if !self.processes.are_one() {
             return Ok((0..k).map(|_| None).collect());
         }
         let members = collective::group(k, self.how.group_options(self.how.link));
@@ -592,7 +597,7 @@ impl DataParallel {
     }
 }
 
-/// The memberships of each replica; the groups of gradients and norms have the replicas of other processes as well.
+/// The memberships of each replica; all but the one that agrees have the replicas of other processes as well.
 fn memberships(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Memberships>> {
     let options = |link| how.group_options(link);
     let of_all = || {
@@ -602,13 +607,13 @@ fn memberships(processes: &Processes, how: &Replication, k: usize) -> Result<Vec
         };
         Result::Ok(members.into_iter())
     };
-    let mut norms = how.sync_bn.then(of_all).transpose()?;
-    let gradients = of_all()?;
-    let members = gradients.zip(collective::group(k, options(None)));
-    let memberships = members.map(|(gradients, agreement)| Memberships {
+    let (within_pass, gradients) = (of_all()?, of_all()?);
+    let members = within_pass.zip(gradients);
+    let members = members.zip(collective::group(k, options(None)));
+    let memberships = members.map(|((within_pass, gradients), agreement)| Memberships {
         agreement,
         gradients,
-        norms: norms.as_mut().and_then(Iterator::next),
+        within_pass,
     });
     Ok(memberships.collect())
 }

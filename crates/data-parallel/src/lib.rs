@@ -97,5 +97,6 @@ pub use network_state::Initializer;
 pub use place::{Place, World};
 pub use predict::predict;
 pub use processes::Processes;
+pub use replica::all_examples;
 pub use replication::{ReduceOn, Replication};
 pub use trainer::{Count, Step, Trainer};

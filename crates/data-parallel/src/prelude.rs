@@ -24,6 +24,7 @@ pub use crate::layers::{
 pub use crate::network_state::Initializer;
 pub use crate::place::World;
 pub use crate::predict::predict;
+pub use crate::replica::all_examples;
 pub use crate::replication::Replication;
 pub use crate::schedule;
 pub use crate::trainer::Trainer;

@@ -21,7 +21,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use candle_core::{Device, Result};
+use candle_core::{DType, Device, Result, Tensor};
 #[cfg(feature = "mpi")]
 use collective::mpi;
 use collective::nccl::gpu_ids;
@@ -175,6 +175,34 @@ impl Processes {
             }
         }
         Ok(all)
+    }
+
+    /// The sum of what the processes before this one have brought.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub(crate) fn sum_before(&self, own: usize) -> Result<usize> {
+        let mut all = vec![0.0; self.count()];
+        all[self.rank()] = own as f64;
+        self.sum(&mut all)?;
+        Ok(all[..self.rank()].iter().sum::<f64>() as usize)
+    }
+
+    /// The rows of all processes, in rank order.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub(crate) fn gather_rows(&self, own: &Tensor) -> Result<Tensor> {
+        if self.are_one() {
+            return Ok(own.clone());
+        }
+        let numbers: Vec<f64> = own.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+        let bytes = self.gather_in_pieces(bytemuck::cast_slice(&numbers))?;
+        let numbers: Vec<f64> = bytemuck::pod_collect_to_vec(&bytes.concat());
+        let row = &own.dims()[1..];
+        let rows = numbers.len() / row.iter().product::<usize>().max(1);
+        let all = Tensor::from_vec(numbers, [&[rows], row].concat(), &Device::Cpu)?;
+        all.to_dtype(own.dtype())
     }
 
     /// Why one of the processes cannot go on, in all of them: its own error where it has one, else the first of another

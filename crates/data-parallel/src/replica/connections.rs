@@ -1,14 +1,14 @@
-//! How a replica communicates with the others: they agree on a step, sum gradients, and sum statistics of batch norms.
+//! How a replica communicates with the others: they agree on a step, sum gradients, and sum within a pass.
 
 use std::sync::Arc;
 
 use candle_core::{Device, Error, Result, Tensor};
 use collective::Member;
 use devices::message;
-use functional::{Bucket, BucketMemory};
+use functional::{Bucket, BucketMemory, Summation};
 
 use super::cores::Cores;
-use super::norms::Norms;
+use super::pass_sums::PassSums;
 use super::reducer::{Reducer, Summed};
 use super::slot::Slot;
 use crate::replication::Replication;
@@ -19,16 +19,17 @@ pub(crate) struct Memberships {
     pub agreement: Member,
     /// With all replicas, for the sums of gradients.
     pub gradients: Member,
-    /// With all replicas, if batch norm is over the whole minibatch.
-    pub norms: Option<Member>,
+    /// With all replicas, for sums within a pass.
+    pub within_pass: Member,
 }
 
 /// The connections of a replica to the others. It loses them when it fails in a step.
 pub(crate) struct Connections {
     agreement: Member,
     reducer: Reducer,
-    /// If batch norm is over the whole minibatch.
-    pub norms: Option<Arc<Norms>>,
+    pub pass_sums: Arc<PassSums>,
+    /// True if batch norm is over the whole minibatch.
+    sync_bn: bool,
     device: Device,
     /// True if a step may leave parameters out.
     allow_unused: bool,
@@ -52,11 +53,11 @@ impl Connections {
         device: &Device,
         cores: &Arc<Cores>,
     ) -> Result<Self> {
-        let norms = |member| Arc::new(Norms::new(member, cores.clone()));
         Ok(Self {
             agreement: memberships.agreement,
             reducer: Reducer::start(name, memberships.gradients, device, how.reduce_on)?,
-            norms: memberships.norms.map(norms),
+            pass_sums: Arc::new(PassSums::new(memberships.within_pass, cores.clone())),
+            sync_bn: how.sync_bn,
             device: device.clone(),
             allow_unused: how.allow_unused,
         })
@@ -135,9 +136,15 @@ impl Connections {
         })
     }
 
+    /// The sums of batch norms, if they are over the whole minibatch.
+    pub fn norms(&self) -> Option<Arc<dyn Summation>> {
+        let sums = || self.pass_sums.clone() as Arc<dyn Summation>;
+        self.sync_bn.then(sums)
+    }
+
     /// An error where norms have to be synchronized and none was.
     pub fn check_norms_are_used(&self) -> Result<()> {
-        if self.norms.as_ref().is_some_and(|norms| !norms.are_used()) {
+        if self.sync_bn && !self.pass_sums.are_norms_used() {
             candle_core::bail!(
                 "sync_bn: the network has no synchronized batch norm; use layers::BatchNorm2d or \
                  functional's batch_norm2d, because candle-nn's takes the statistics of one replica's \
@@ -147,30 +154,27 @@ impl Connections {
         Ok(())
     }
 
-    /// New memberships for the norms, after a step that was dropped.
-    pub fn join_norms(&self, member: Option<Member>) {
-        if let (Some(norms), Some(member)) = (&self.norms, member) {
-            norms.join(member);
+    /// A new membership for sums within a pass, after a step that was dropped.
+    pub fn join_pass(&self, member: Option<Member>) {
+        if let Some(member) = member {
+            self.pass_sums.join(member);
         }
     }
 
-    /// The other replicas no longer wait for this one in a norm.
-    pub fn leave_norms(&self) {
-        if let Some(norms) = &self.norms {
-            norms.leave();
-        }
+    /// The other replicas no longer wait for this one in a pass.
+    pub fn leave_pass(&self) {
+        self.pass_sums.leave();
     }
 
     /// The other replicas no longer wait for this one.
     pub fn leave(self) {
-        let Self { reducer, norms, .. } = self;
-        reducer.leave();
-        norms.iter().for_each(|norms| norms.leave());
+        self.reducer.leave();
+        self.pass_sums.leave();
     }
 
     /// Why a sum has failed, if one has.
     pub fn failure(&self) -> Option<Error> {
-        let of_norms = self.norms.as_ref().and_then(|norms| norms.failure());
-        of_norms.map(Error::from).or_else(|| self.reducer.failure())
+        let of_pass = self.pass_sums.failure();
+        of_pass.map(Error::from).or_else(|| self.reducer.failure())
     }
 }

@@ -11,7 +11,8 @@
 
 mod connections;
 mod cores;
-mod norms;
+mod examples;
+mod pass_sums;
 mod receive;
 mod reducer;
 mod refusal;
@@ -22,6 +23,8 @@ mod workers;
 
 pub(crate) use connections::Memberships;
 pub(crate) use cores::Cores;
+pub use examples::all_examples;
+pub(crate) use examples::{LossOver, WholeMinibatch};
 pub(crate) use refusal::Refusal;
 pub(crate) use replica::{Loss, Replica, Shared, StepJob};
 pub(crate) use slot::{NamedState, Slot, state_name};

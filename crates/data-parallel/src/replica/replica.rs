@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
 use devices::{Context, ensure, or_panic};
-use functional::{BackwardOptions, Network, Summation, Value, not_finite, not_finite_sum};
+use functional::{BackwardOptions, Network, Value, each_example_alone, not_finite, not_finite_sum};
 
 use super::connections::{Connections, GradientSums, Memberships};
 use super::cores::Cores;
+use super::examples::{Gathering, LossOver, all_examples, check_each_alone};
+use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::slot::Slot;
 use crate::batch_tensors::BatchTensors;
@@ -68,6 +70,7 @@ pub(crate) struct Shared {
 /// What all replicas need to know of a minibatch.
 pub(crate) struct StepJob {
     pub loss: Arc<Loss>,
+    pub loss_over: LossOver,
     pub rule: StepRule,
     /// The number of the trainer among those of the network.
     pub trainer: usize,
@@ -211,10 +214,10 @@ impl Replica {
         self.update(job, slot, divisor)
     }
 
-    /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch. Where
-    /// norms are synchronized, the replicas begin again with new memberships.
-    pub fn drop_step(&mut self, slot: &mut Slot, norms: Option<Member>) -> Result<()> {
-        self.connections()?.join_norms(norms);
+    /// Forgets the gradients of the step, and sets the buffers back to what they were before its last minibatch. The
+    /// replicas sum with new memberships from then on.
+    pub fn drop_step(&mut self, slot: &mut Slot, member: Option<Member>) -> Result<()> {
+        self.connections()?.join_pass(member);
         slot.gradients.zero();
         slot.set_back_buffers(&self.state)
     }
@@ -234,7 +237,8 @@ impl Replica {
         slot: &mut Slot,
     ) -> Result<Option<Written>> {
         let examples = share.examples;
-        if examples == 0 && self.connections()?.norms.is_none() {
+        let of_others = matches!(job.loss_over, LossOver::Minibatch(_));
+        if examples == 0 && self.connections()?.norms().is_none() && !of_others {
             return Ok(None);
         }
         let pass = DropoutPass {
@@ -251,26 +255,61 @@ impl Replica {
                 self.losses(job, share)
             }
         })?;
-        let found = losses.dims();
-        ensure!(
-            found == [examples],
-            "the loss has shape {found:?}, expected [{examples}]: one number for each example, no mean or sum \
-             over the examples, and no second dimension"
-        );
+        let losses = match &job.loss_over {
+            LossOver::Shard { checked } => {
+                check_losses(&losses, examples)?;
+                if *checked && examples > 0 {
+                    let again =
+                        |share: &BatchTensors| pass.run(|| self.losses(job, share)?.0.eval());
+                    each_example_alone(|| check_each_alone(share, again))?;
+                }
+                losses
+            }
+            LossOver::Minibatch(whole) => {
+                check_losses(&losses, whole.examples)?;
+                let rows = whole.rows(self.rank);
+                let is_own = (0..whole.examples).map(|i| f32::from(u8::from(rows.contains(&i))));
+                (&losses * &Value::new(&Tensor::from_iter(is_own, losses.device())?)?)?
+            }
+        };
         let loss = losses.sum()?;
         Ok(Some(Written { loss, outputs }))
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
     fn losses(&self, job: &StepJob, share: &BatchTensors) -> Result<(Value, Option<Value>)> {
-        let x = values(&share.x)?;
+        let LossOver::Minibatch(whole) = &job.loss_over else {
+            return self.losses_of(job, &share.x, &share.y);
+        };
+        let gathering = Gathering {
+            rows: whole.rows(self.rank),
+            examples: whole.examples,
+            sums: Arc::new(OutputSums(self.connections()?.pass_sums.clone())),
+        };
+        let device = self.state.device();
+        let y = whole.y.iter().map(|y| devices::to_device(y, &device));
+        let y = y.collect::<Result<Vec<Tensor>>>()?;
+        gathering.run(|| self.losses_of(job, &share.x, &y))
+    }
+
+    fn losses_of(
+        &self,
+        job: &StepJob,
+        x: &[Tensor],
+        y: &[Tensor],
+    ) -> Result<(Value, Option<Value>)> {
+        let x = values(x)?;
         match &*job.loss {
             Loss::OfOutputs(loss) => {
                 let y_hat = self.net.forward_all(&x, true)?;
-                Ok((loss(&y_hat, &share.y[0])?, Some(y_hat)))
+                let losses = match &job.loss_over {
+                    LossOver::Shard { .. } => loss(&y_hat, &y[0])?,
+                    LossOver::Minibatch(_) => loss(&all_examples(&y_hat)?, &y[0])?,
+                };
+                Ok((losses, Some(y_hat)))
             }
             Loss::OfNetwork(loss) => {
-                let losses = loss(self.net.as_any(), &x, &share.y)?;
+                let losses = loss(self.net.as_any(), &x, y)?;
                 Ok((losses, None))
             }
         }
@@ -307,10 +346,7 @@ impl Replica {
         };
         let outputs: Vec<&Value> = written.outputs.iter().collect();
         let how = BackwardOptions {
-            norms: connections
-                .norms
-                .clone()
-                .map(|norms| norms as Arc<dyn Summation>),
+            norms: connections.norms(),
             outputs: &outputs,
             forward_done: Some(&mut forward_done),
             ready: (is_last && self.how.overlap).then_some(&mut ready),
@@ -357,7 +393,7 @@ impl Replica {
     fn give_up(&self, job: &StepJob, slot: &mut Slot, handed_in: usize) -> Result<()> {
         job.dropped.store(true, Ordering::SeqCst);
         let connections = self.connections()?;
-        connections.leave_norms();
+        connections.leave_pass();
         slot.renew_gradients()?;
         if job.step_with.is_none() {
             return Ok(());
@@ -448,6 +484,17 @@ const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a c
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, a network \
     with candle's own operations needs at least 1 on each replica";
+
+/// An error unless there is one loss for each example.
+fn check_losses(losses: &Value, examples: usize) -> Result<()> {
+    let found = losses.dims();
+    ensure!(
+        found == [examples],
+        "the loss has shape {found:?}, expected [{examples}]: one number for each example, no mean or sum \
+         over the examples, and no second dimension"
+    );
+    Ok(())
+}
 
 fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
     tensors.iter().map(Value::new).collect()

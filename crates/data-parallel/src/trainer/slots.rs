@@ -74,9 +74,9 @@ impl Slots {
     /// Forgets a step that no replica has taken, and sets back what its last minibatch has changed.
     pub fn drop_step(&self, net: &DataParallel) -> Result<()> {
         type Input = (Arc<Mutex<Slot>>, Option<Member>);
-        let inputs: Vec<Input> = self.all().into_iter().zip(net.new_norms()?).collect();
-        let drop_step = |replica: &mut Replica, (slot, norms): Input| {
-            replica.drop_step(&mut lock(&slot), norms)
+        let inputs: Vec<Input> = self.all().into_iter().zip(net.new_memberships()?).collect();
+        let drop_step = |replica: &mut Replica, (slot, member): Input| {
+            replica.drop_step(&mut lock(&slot), member)
         };
         net.on_each(inputs, drop_step).map(drop)
     }

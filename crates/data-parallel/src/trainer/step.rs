@@ -31,10 +31,10 @@ use super::global_batch::{
 };
 use super::losses::StepLabel;
 use super::slots::Slots;
-use super::trainer::{Trainer, Waiting};
+use super::trainer::{LossSees, Trainer, Waiting};
 use crate::batch_tensors::BatchTensors;
 use crate::error::{Error, Kind};
-use crate::replica::{Loss, Refusal, Replica, Slot, StepJob};
+use crate::replica::{Loss, LossOver, Refusal, Replica, Slot, StepJob, WholeMinibatch};
 use crate::update_rule::StepRule;
 
 /// What a step needs before the replicas begin.
@@ -43,6 +43,7 @@ struct Prepared {
     /// Of each replica of this process.
     shares: Vec<BatchTensors>,
     slots: Vec<Arc<Mutex<Slot>>>,
+    loss_over: LossOver,
 }
 
 /// The result of a step.
@@ -122,11 +123,12 @@ impl Trainer {
             global,
             shares,
             slots,
+            loss_over,
         } = prepared.map_err(|error| self.unprepared(error))?;
         self.last_divisor = None; // until the step is taken
         let of_step = self.step_label(&rule);
         let divisor = self.waiting.divisor + global.divisor;
-        let job = self.job(rule, last.then_some(divisor));
+        let job = self.job(rule, last.then_some(divisor), loss_over);
         let inputs = shares.into_iter().zip(slots).collect();
         let of_all = job.clone();
         let train = move |replica: &mut Replica,
@@ -210,11 +212,46 @@ impl Trainer {
             let says = nothing_counts(self.steps + 1);
             return Err(Kind::Refused.says(says + "; leave out minibatches that count nothing"));
         }
+        let loss_over = self.loss_over(&data, &shares, global.examples)?;
         Ok(Prepared {
             global,
             shares,
             slots: self.slots()?,
+            loss_over,
         })
+    }
+
+    /// Of which examples the loss sees the outputs in a minibatch of so many, of which this process has the part `data`.
+    fn loss_over(
+        &self,
+        data: &BatchTensors,
+        shares: &[BatchTensors],
+        examples: usize,
+    ) -> Result<LossOver> {
+        let is_first = self.steps == 0 && self.waiting.minibatches == 0;
+        match self.loss_sees {
+            LossSees::EachExample => Ok(LossOver::Shard {
+                checked: is_first && self.net.replicas() > 1,
+            }),
+            LossSees::Shard => Ok(LossOver::Shard { checked: false }),
+            LossSees::Minibatch => {
+                let processes = &self.net.processes;
+                let y = data.y.iter().map(|y| processes.gather_rows(y));
+                let y = y.collect::<Result<Vec<Tensor>>>()?;
+                let mut first = processes.sum_before(data.examples)?;
+                let mut rows = Vec::new();
+                for share in shares {
+                    rows.push(first..first + share.examples);
+                    first += share.examples;
+                }
+                Ok(LossOver::Minibatch(WholeMinibatch {
+                    y,
+                    examples,
+                    rows,
+                    first_rank: self.net.first_rank,
+                }))
+            }
+        }
     }
 
     /// The error of a minibatch that did not get to the replicas. Unless all processes know of it, the others wait for this
@@ -263,7 +300,8 @@ impl Trainer {
             check_settings(&self.net.processes, &self.take_settings_of_step(&rule))?;
         }
         let of_step = self.step_label(&rule);
-        let job = self.job(rule, Some(divisor));
+        let no_loss = LossOver::Shard { checked: false };
+        let job = self.job(rule, Some(divisor), no_loss);
         let flush = move |replica: &mut Replica, slot: Arc<Mutex<Slot>>| {
             replica.flush(&job, &mut lock(&slot), divisor)
         };
@@ -343,9 +381,10 @@ impl Trainer {
     }
 
     /// What the replicas need to know of the next minibatch.
-    fn job(&self, rule: StepRule, step_with: Option<f64>) -> Arc<StepJob> {
+    fn job(&self, rule: StepRule, step_with: Option<f64>, loss_over: LossOver) -> Arc<StepJob> {
         Arc::new(StepJob {
             loss: self.loss.clone(),
+            loss_over,
             rule,
             trainer: self.number,
             step: self.steps,

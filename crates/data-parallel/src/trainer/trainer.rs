@@ -40,6 +40,8 @@ pub struct Trainer {
     /// What the mean of a step is over, if not over the examples.
     pub(crate) mean_over: Option<Box<CountOf>>,
     pub(crate) rule: UpdateRule,
+    /// Of which examples the loss sees the outputs.
+    pub(crate) loss_sees: LossSees,
     /// Minibatches of a step.
     pub(crate) accumulate: usize,
     /// True if steps compare the gradients of candle's operations with finite differences.
@@ -61,6 +63,15 @@ pub struct Trainer {
     pub(crate) slots: Slots,
     /// Its number among the trainers of the network: each draws numbers of its own.
     pub(crate) number: usize,
+}
+
+/// Of which examples a loss sees the outputs.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum LossSees {
+    /// Of those of one replica; the loss of an example must not depend on the others.
+    EachExample,
+    Shard,
+    Minibatch,
 }
 
 /// The minibatches whose gradients wait for their step.
@@ -181,6 +192,7 @@ impl Trainer {
             loss: Arc::new(loss),
             mean_over: None,
             rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
+            loss_sees: LossSees::EachExample,
             accumulate: 1,
             checks_gradients: true,
             checks_numbers: true,
@@ -193,6 +205,71 @@ impl Trainer {
             last_divisor: None,
             slots: Slots::default(),
             number: net.trainers.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Gives the loss the outputs and the targets of the whole minibatch, of all replicas and processes: for a loss that
+    /// compares examples with each other, such as a contrastive one. It returns the loss of each of them, (B,). In PyTorch:
+    /// `DataParallel`, which gathers the outputs before the loss.
+    ///
+    /// The loss of [`new`](Self::new) gets all outputs. That of [`with`](Self::with) gets the inputs of one replica and the
+    /// targets of all, and gathers with [`all_examples`](crate::all_examples):
+    ///
+    /// ```
+    /// use data_parallel::prelude::*;
+    ///
+    /// struct Towers {
+    ///     image: Linear,
+    ///     text: Linear,
+    /// }
+    ///
+    /// impl Network for Towers {
+    ///     fn forward(&self, image: &Value, train: bool) -> Result<Value> {
+    ///         self.image.forward(image, train) // in inference
+    ///     }
+    /// }
+    ///
+    /// /// Each image is to be more similar to its own text than to the other texts of the minibatch.
+    /// fn contrast(net: &Towers, x: &[Value], _: &[Tensor]) -> Result<Value> {
+    ///     let image = all_examples(&net.image.forward(&x[0], true)?)?;
+    ///     let text = all_examples(&net.text.forward(&x[1], true)?)?;
+    ///     let similar = candle_fn(|x: &[Tensor]| x[0].matmul(&x[1].t()?)); // (B, B)
+    ///     let own = Tensor::arange(0u32, image.dims()[0] as u32, image.device())?;
+    ///     cross_entropy(&similar.forward_all(&[image, text], true)?, &own)
+    /// }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let pairs = (Tensor::rand(-1f32, 1.0, (8, 3), &Device::Cpu)?, Tensor::rand(-1f32, 1.0, (8, 4), &Device::Cpu)?);
+    /// let mut losses = Vec::new();
+    /// for k in [1, 4] {
+    ///     let net = DataParallel::new(&devices(k)?, Initializer::Layers, 0, |vb| {
+    ///         Ok(Towers { image: Linear::new(3, 5, vb.pp("image"))?, text: Linear::new(4, 5, vb.pp("text"))? })
+    ///     })?;
+    ///     let mut trainer = Trainer::with(&net, contrast, Sgd::new(0.1))?.over_minibatch();
+    ///     losses.push(trainer.step(&pairs, &())?.loss.mean()?);
+    /// }
+    /// assert!((losses[0] - losses[1]).abs() < 1e-5, "{losses:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Each replica computes the losses of all examples. It waits for the others where it gathers, in forward and in
+    /// backward, and what is gathered goes through the host's memory. `predict` and `forward` gather nothing: there the
+    /// network gets the examples of one replica.
+    pub fn over_minibatch(self) -> Self {
+        Self {
+            loss_sees: LossSees::Minibatch,
+            ..self
+        }
+    }
+
+    /// Allows a loss in which examples depend on each other within the part of the minibatch that a replica has. Then the
+    /// result depends on the number of replicas, as that of PyTorch's `DistributedDataParallel` does. Without this, the
+    /// first step of several replicas is an error. [`over_minibatch`](Self::over_minibatch) takes the whole minibatch.
+    pub fn within_shards(self) -> Self {
+        Self {
+            loss_sees: LossSees::Shard,
+            ..self
         }
     }
 
@@ -432,7 +509,14 @@ impl Trainer {
             format!("rates {rates:?}"),
             format!("mean-over {mean_over}"),
         ];
-        [&own[..], &self.depends_on].concat().join("\n")
+        let loss_sees = match self.loss_sees {
+            LossSees::EachExample => None,
+            LossSees::Shard => Some("loss-sees shards".to_owned()),
+            LossSees::Minibatch => Some("loss-sees the whole minibatch".to_owned()),
+        };
+        let own = own.into_iter().chain(loss_sees);
+        let all: Vec<String> = own.chain(self.depends_on.iter().cloned()).collect();
+        all.join("\n")
     }
 
     /// Sets the learning rate of the steps that follow, which [`state_dict`](Self::state_dict) has too. The optimizer state

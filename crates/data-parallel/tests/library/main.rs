@@ -9,6 +9,7 @@ mod batches_have_any_form;
 mod hook;
 mod kit;
 mod layers_train_right;
+mod losses_of_examples;
 mod numbers_are_looked_at;
 mod optimizers_are_pytorchs;
 mod processes_agree;

@@ -1,4 +1,5 @@
-//! Batch norm over the whole minibatch: sums its statistics over the replicas (diff 4 of the chapter `seven-diffs`).
+//! Sums over the replicas within a pass: the statistics of batch norms over the whole minibatch (diff 4 of the chapter
+//! `seven-diffs`), and the outputs that a loss of the whole minibatch needs.
 //!
 //! A backward pass gets it as the `Summation` of its norms. On the CPU a split batch has the statistics of the whole
 //! batch to the bit, and gradients differ by rounding.
@@ -13,23 +14,23 @@ use functional::Summation;
 
 use super::cores::Cores;
 
-/// One replica's membership of the group that sums the statistics of batch norms.
-pub(crate) struct Norms {
+/// One replica's membership of the group that sums within a pass.
+pub(crate) struct PassSums {
     /// Empty once the replica has failed.
     member: Mutex<Option<Member>>,
     /// Why a sum failed.
     failure: Mutex<Option<collective::Error>>,
     /// True if a norm has summed.
-    used: AtomicBool,
+    norms_used: AtomicBool,
     cores: Arc<Cores>,
 }
 
-impl Norms {
+impl PassSums {
     pub fn new(member: Member, cores: Arc<Cores>) -> Self {
         Self {
             member: Mutex::new(Some(member)),
             failure: Mutex::default(),
-            used: AtomicBool::new(false),
+            norms_used: AtomicBool::new(false),
             cores,
         }
     }
@@ -40,8 +41,8 @@ impl Norms {
     }
 
     /// True if a norm of the network has summed here.
-    pub fn are_used(&self) -> bool {
-        self.used.load(Ordering::Relaxed)
+    pub fn are_norms_used(&self) -> bool {
+        self.norms_used.load(Ordering::Relaxed)
     }
 
     /// Joins a new group, after a step that was dropped.
@@ -54,12 +55,9 @@ impl Norms {
     pub fn leave(&self) {
         *lock(&self.member) = None;
     }
-}
 
-impl Summation for Norms {
     /// Sums in rank order, so that all replicas have the same bits.
-    fn sum(&self, values: &mut [f64]) -> Result<()> {
-        self.used.store(true, Ordering::Relaxed);
+    fn sum_values(&self, values: &mut [f64]) -> Result<()> {
         let mut member = lock(&self.member);
         let Some(member) = member.as_mut() else {
             return Err(Error::msg("an earlier step failed; build the network anew"));
@@ -68,5 +66,22 @@ impl Summation for Norms {
             *lock(&self.failure) = Some(error.clone());
             Error::wrap(error)
         })
+    }
+}
+
+/// The sums of norms.
+impl Summation for PassSums {
+    fn sum(&self, values: &mut [f64]) -> Result<()> {
+        self.norms_used.store(true, Ordering::Relaxed);
+        self.sum_values(values)
+    }
+}
+
+/// The sums of outputs.
+pub(crate) struct OutputSums(pub Arc<PassSums>);
+
+impl Summation for OutputSums {
+    fn sum(&self, values: &mut [f64]) -> Result<()> {
+        self.0.sum_values(values)
     }
 }

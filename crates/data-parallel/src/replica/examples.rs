@@ -1,0 +1,128 @@
+//! Of which examples a loss sees the outputs: of one replica's, or of the whole minibatch.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+use functional::{Summation, Value};
+
+use crate::batch_tensors::BatchTensors;
+
+/// Of which examples a loss sees the outputs.
+pub(crate) enum LossOver {
+    /// Those of one replica.
+    Shard {
+        /// True if it is looked at whether the loss of an example depends on the others.
+        checked: bool,
+    },
+    Minibatch(WholeMinibatch),
+}
+
+/// The minibatch of all replicas, as one of its processes sees it.
+pub(crate) struct WholeMinibatch {
+    /// The targets of all examples.
+    pub y: Vec<Tensor>,
+    pub examples: usize,
+    /// The examples of each replica of this process.
+    pub rows: Vec<Range<usize>>,
+    /// The number of the first replica of this process.
+    pub first_rank: usize,
+}
+
+impl WholeMinibatch {
+    pub fn rows(&self, rank: usize) -> Range<usize> {
+        self.rows[rank - self.first_rank].clone()
+    }
+}
+
+/// The examples of all replicas, as one of them gathers them.
+#[derive(Clone)]
+pub(crate) struct Gathering {
+    pub rows: Range<usize>,
+    pub examples: usize,
+    pub sums: Arc<dyn Summation>,
+}
+
+thread_local! {
+    /// That of the loss which this thread writes down.
+    static GATHERING: RefCell<Option<Gathering>> = const { RefCell::new(None) };
+}
+
+impl Gathering {
+    /// Runs `f`, in which [`all_examples`] gathers.
+    pub fn run<R>(self, f: impl FnOnce() -> R) -> R {
+        /// Ends it also after a panic.
+        struct Ends;
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                GATHERING.set(None);
+            }
+        }
+        GATHERING.set(Some(self));
+        let _ends = Ends;
+        f()
+    }
+}
+
+/// The rows of all replicas, from those of this one: (b, …) to (B, …), in the loss of a trainer that is
+/// [`over_minibatch`](crate::Trainer::over_minibatch).
+///
+/// # Errors
+/// Anywhere else; and if `own` has not a row for each example of this replica.
+pub fn all_examples(own: &Value) -> Result<Value> {
+    match GATHERING.with_borrow(Clone::clone) {
+        None => bail!(
+            "all_examples: only a loss of Trainer::over_minibatch gathers the examples of all replicas"
+        ),
+        Some(Gathering {
+            rows,
+            examples,
+            sums,
+        }) => own.gather(rows, examples, sums),
+    }
+}
+
+/// How often the losses are computed again before they are said to depend on others.
+const AGAIN: usize = 8;
+
+/// Looks whether the loss of an example depends on the other examples, by `losses`, which computes them. All examples
+/// become copies of the last one, and the loss of that one has to stay as it is. An example that is alone gets a copy
+/// beside it. Nothing is known of losses that are others each time.
+///
+/// # Errors
+/// If a loss depends on others; and where the losses cannot be computed.
+pub(crate) fn check_each_alone(
+    share: &BatchTensors,
+    losses: impl Fn(&BatchTensors) -> Result<Tensor>,
+) -> Result<()> {
+    let last = share.examples - 1;
+    let loss = |losses: Tensor| losses.flatten_all()?.get(last)?.to_scalar::<f32>();
+    let before = loss(losses(share)?)?;
+    // another shape rounds otherwise
+    let (copies, rounding) = if last == 0 {
+        (2, 1e-3)
+    } else {
+        (last + 1, 1e-5)
+    };
+    let copies = losses(&share.rows(&vec![last as u32; copies])?);
+    let beside_copies = match copies {
+        Err(_) if last == 0 => return Ok(()), // it takes examples one by one
+        copies => loss(copies?)?,
+    };
+    let is_near = |a: f32, b: f32| (a - b).abs() <= rounding * a.abs().max(b.abs()) + 1e-7;
+    if is_near(before, beside_copies) || !(before - beside_copies).is_finite() {
+        return Ok(());
+    }
+    for _ in 0..AGAIN {
+        if !is_near(loss(losses(share)?)?, before) {
+            return Ok(());
+        }
+    }
+    bail!(
+        "the loss of an example depends on the other examples: it is {before}, and {beside_copies} among copies of itself. \
+         So it would depend on the number of replicas. Trainer::over_minibatch gives the loss the outputs of the whole \
+         minibatch; within_shards takes the part of each replica as a minibatch of its own; mean_over divides by a count of \
+         the whole minibatch"
+    )
+}
