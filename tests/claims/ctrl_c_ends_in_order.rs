@@ -24,7 +24,10 @@ fn what_was_reached_is_reported_and_written() -> Result<()> {
     // a terminal that closes: the shell says so, and then the system
     end_in_order_after(&["-HUP", "-HUP"])?;
     // a queue that warns, and then ends the job
-    end_in_order_after(&["-USR1", "-USR1", "-TERM"])
+    end_in_order_after(&["-USR1", "-USR1", "-TERM"])?;
+    // `timeout` sends one to the program and one to its group, `perf` adds one to that of the terminal
+    end_in_order_after(&["-TERM", "-TERM"])?;
+    end_in_order_after(&["-INT", "-TERM"])
 }
 
 fn end_in_order_after(signals: &[&str]) -> Result<()> {
@@ -150,7 +153,7 @@ fn ended_twice(out: &Path, after: Duration) -> Result<bool> {
     until_there(&out.join("epochs.csv"), &mut child)?;
     std::thread::sleep(after);
     signal("-INT", child.id())?;
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(700));
     if child.try_wait()?.is_some() {
         return Ok(false);
     }

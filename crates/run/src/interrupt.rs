@@ -1,10 +1,11 @@
 //! Ctrl-C ends a run in order: the iterators over the data end, and so does everything that loops over them. They
-//! never end inside a step of several minibatches. So the training functions do not mention Ctrl-C. A second Ctrl-C
-//! ends the process at once.
+//! never end inside a step of several minibatches. So the training functions do not mention Ctrl-C. A second Ctrl-C,
+//! half a second after the first or later, ends the process at once.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devices::lock;
@@ -13,6 +14,9 @@ use crate::say::{above_the_bar, remove_bar};
 
 /// The exit status after Ctrl-C.
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
+/// A second signal within this time is the same wish: `timeout` sends one to the program and one to its group, and `perf`
+/// adds one to that of the terminal.
+const INSISTS_AFTER: Duration = Duration::from_millis(500);
 
 // Statics, because signals come to the process.
 /// This process has been asked to end.
@@ -96,10 +100,16 @@ fn on_signals() -> Result<(), ctrlc::Error> {
 
 /// The first time the run ends in order; the second time that a signal insists, the process ends at once.
 fn signalled(insists: bool) {
-    static INSISTED: AtomicBool = AtomicBool::new(false);
-    if insists && INSISTED.swap(true, SeqCst) {
-        remove_bar();
-        std::process::exit(INTERRUPTED_STATUS.into());
+    static INSISTED: OnceLock<Instant> = OnceLock::new();
+    if let Some(first) = INSISTED.get() {
+        if insists && first.elapsed() >= INSISTS_AFTER {
+            remove_bar();
+            std::process::exit(INTERRUPTED_STATUS.into());
+        }
+        return;
+    }
+    if insists {
+        let _ = INSISTED.set(Instant::now());
     }
     let was_asked = ASKED.swap(true, SeqCst);
     if was_asked && !insists {
