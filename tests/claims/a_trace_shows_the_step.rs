@@ -18,6 +18,8 @@ trials![
     a_run_that_fails_leaves_what_it_did,
     a_run_that_is_killed_leaves_nothing,
     what_is_there_is_replaced_only_when_it_may_be,
+    #[cfg(unix)]
+    links_are_followed,
 ];
 
 const SMALL: &str = "--device cpu --data synthetic --limit-test 20 --epochs 1 --gpus 2 --threads 2";
@@ -215,5 +217,23 @@ fn what_is_there_is_replaced_only_when_it_may_be() -> Result<()> {
     succeeds("scratch", &args)?;
     Trace::read(&file)?.all("main", "split", 8)?;
     ensure!(fs::read_to_string(&picture)?.starts_with("<svg"));
+    Ok(())
+}
+
+/// To another disk, where the file is not there yet.
+#[cfg(unix)]
+fn links_are_followed() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (link, disk) = (folder.path().join("t.json"), folder.path().join("disk"));
+    fs::create_dir(&disk)?;
+    for ending in ["json", "svg"] {
+        let to = Path::new("disk/trace").with_extension(ending);
+        std::os::unix::fs::symlink(to, link.with_extension(ending))?;
+    }
+    let args = format!("{SMALL} {LENET} --trace {}", link.display());
+    succeeds("scratch", &args)?;
+    ensure!(link.is_symlink() && link.with_extension("svg").is_symlink());
+    Trace::read(&disk.join("trace.json"))?.all("main", "split", 8)?;
+    ensure!(fs::read_to_string(disk.join("trace.svg"))?.starts_with("<svg"));
     Ok(())
 }

@@ -125,6 +125,7 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     symlink(out.join("steps.csv"), &link)?;
     let names = ["loss.json", "steps.csv", ".steps.csv.7-0.partial"];
     let mut traces = names.map(|name| out.join(".").join(name)).to_vec();
+    traces.push(link);
     let run = format!("{SMALL} --overwrite --out {}", out.display());
     let refused = |trace: &PathBuf| {
         let args = format!("{run} --trace {}", trace.display());
@@ -132,7 +133,6 @@ fn a_trace_is_no_file_of_the_run() -> Result<()> {
     };
     traces.iter().try_for_each(refused)?;
     succeeds("concise", &run)?;
-    traces.push(link);
     let before = files(&out)?;
     traces.iter().try_for_each(refused)?;
     // a run without a folder, or with another one, may not replace it either

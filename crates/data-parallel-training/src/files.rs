@@ -1,10 +1,16 @@
 //! Files that are read with care and written as a whole.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, TryLockError};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A file that is being written is changed more often than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+/// As many links as Linux follows.
+const MOST_LINKS: usize = 40;
 
 /// Opens a file to be read.
 ///
@@ -41,16 +47,38 @@ pub fn check_is_file(found: &Metadata) -> io::Result<()> {
 /// disk has it when this returns, as far as the file system can be asked. A file that is a mount point cannot be replaced:
 /// it is written in place, and is not whole if that is interrupted.
 ///
+/// Symbolic links are followed. The new file has the permissions of the one that it replaces. A program that is killed here
+/// leaves a hidden file, `.NAME.….partial`; the next call for this name removes it when it is an hour old.
+///
 /// # Errors
 /// If the file cannot be written. Then a file that had the name before is unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    put(path, |partial| {
-        let mut file = File::create(partial)?;
+    let path = end_of_links(path)?;
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    remove_left(folder, &path);
+    put(&path, |file| {
         file.write_all(bytes)?;
-        flush(&file)
+        flush(file)
     })?;
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    flush_folder(folder.unwrap_or(Path::new(".")))
+    flush_folder(folder)
+}
+
+/// The path to which symbolic links lead, where there may be no file yet.
+///
+/// # Errors
+/// If they lead to no end.
+pub fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(target) = fs::read_link(&path) else {
+            return Ok(path);
+        };
+        path = path.with_file_name("").join(target);
+    }
+    Err(io::Error::other("its symbolic links lead to no end"))
 }
 
 /// Waits until the disk has a file. Some file systems cannot be asked: then they have done what they do.
@@ -71,12 +99,12 @@ pub(crate) fn flush(file: &File) -> io::Result<()> {
     }
 }
 
-/// Like [`write()`], without waiting for the disk.
+/// Like [`write()`], without waiting for the disk, and without removing anything.
 ///
 /// # Errors
 /// As there.
 pub fn write_unflushed(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    put(path, |partial| fs::write(partial, bytes))
+    put(&end_of_links(path)?, |file| file.write_all(bytes))
 }
 
 /// Waits until the disk has the names of the files of a folder. Some systems cannot do this: then it does nothing.
@@ -90,22 +118,67 @@ pub fn flush_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file under a name of its own, and gives it its name.
-fn put(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+/// Writes a file under a name of its own, and gives it its name. It is locked until it is whole.
+fn put(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::other("its name is empty"))?;
-    // no other thread or process has this name
-    let process = std::process::id();
-    let number = WRITTEN.fetch_add(1, Relaxed);
     let mut partial = OsString::from(".");
     partial.push(name);
-    partial.push(format!(".{process}-{number}.partial"));
+    partial.push(format!(".{}.partial", random_name()));
     let partial = path.with_file_name(partial);
-    write(&partial)
+    let mut file = File::create_new(&partial)?;
+    let _ = file.try_lock(); // a file system may have no locks
+    let written = keep_permissions(&file, path).and_then(|()| write(&mut file));
+    drop(file);
+    written
         .and_then(|()| replace(&partial, path))
         .inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+/// A name that no other thread, process or host gives. Process numbers would not do: the main process of each container
+/// is process 1.
+pub fn random_name() -> String {
+    // the keys are random
+    format!("{:016x}", RandomState::new().hash_one(()))
+}
+
+/// Gives a new file the permissions of the file at `path`, which it is to replace, if there is one.
+fn keep_permissions(file: &File, path: &Path) -> io::Result<()> {
+    let Ok(old) = fs::metadata(path) else {
+        return Ok(());
+    };
+    check_is_file(&old)?;
+    // where files have no permissions, they are the same, and cannot be set
+    if file.metadata()?.permissions() == old.permissions() {
+        return Ok(());
+    }
+    file.set_permissions(old.permissions())
+}
+
+/// Removes what programs that were killed have left of the file at `path`. The file of a program that lives is locked.
+/// Where hosts do not see each other's locks, it was changed within the last hour.
+fn remove_left(folder: &Path, path: &Path) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let is_partial = found.to_str().is_some_and(|found| is_partial(found, &name));
+        if is_partial && is_left(&entry.path()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_left(partial: &Path) -> bool {
+    let is_locked = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    age(partial).is_some_and(|age| age > LONGEST_PAUSE)
+        && open(partial).is_ok_and(|file| !is_locked(file))
+}
+
+/// Time since a file or a folder was changed, if it is known.
+pub fn age(path: &Path) -> Option<Duration> {
+    let changed = fs::metadata(path).ok()?.modified().ok()?;
+    changed.elapsed().ok()
 }
 
 fn replace(partial: &Path, path: &Path) -> io::Result<()> {
@@ -198,10 +271,113 @@ mod tests {
         Ok(())
     }
 
+    #[cfg(unix)]
+    fn mode(path: &Path) -> io::Result<u32> {
+        use std::os::unix::fs::PermissionsExt;
+        Ok(fs::metadata(path)?.permissions().mode() & 0o777)
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_others_may_not_read_stays_so() -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+
+        let place = tempfile::tempdir()?;
+        let path = place.path().join("best.safetensors");
+        write(&path, b"first")?;
+        for own in [0o600, 0o640, 0o666] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(own))?;
+            write(&path, b"second")?;
+            write_unflushed(&path, b"third")?;
+            assert_eq!(mode(&path)?, own);
+        }
+        Ok(())
+    }
+
+    /// As `File::create` follows them: through other links, and to a file that is not there yet.
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed() -> io::Result<()> {
+        use std::os::unix::fs::symlink;
+
+        let place = tempfile::tempdir()?;
+        let [latest, other, disk] = ["latest", "other", "disk"].map(|name| place.path().join(name));
+        fs::create_dir(&disk)?;
+        symlink("other", &latest)?;
+        symlink("disk/model", &other)?;
+        for bytes in [b"first", b"again"] {
+            write(&latest, bytes)?;
+            assert!(latest.is_symlink() && other.is_symlink());
+            assert_eq!(fs::read(disk.join("model"))?, bytes);
+        }
+        symlink(disk.join("absolute"), disk.join("link"))?;
+        write_unflushed(&disk.join("link"), b"third")?;
+        assert_eq!(fs::read(disk.join("absolute"))?, b"third");
+        let circle = disk.join("circle");
+        symlink("circle", &circle)?;
+        assert!(write(&circle, b"").is_err());
+        assert!(circle.is_symlink(), "it was replaced");
+        Ok(())
+    }
+
+    /// The main process of each container is process 1.
+    #[test]
+    fn another_process_may_have_the_same_number() -> io::Result<()> {
+        let place = tempfile::tempdir()?;
+        let process = std::process::id();
+        for number in 0..1000 {
+            let partial = format!(".model.{process}-{number}.partial");
+            fs::write(place.path().join(partial), "another's")?;
+        }
+        for _ in 0..10 {
+            write(&place.path().join("model"), b"parameters")?;
+        }
+        assert_eq!(fs::read_dir(place.path())?.count(), 1001);
+        for file in fs::read_dir(place.path())? {
+            let path = file?.path();
+            let expected = if path.ends_with("model") {
+                "parameters"
+            } else {
+                "another's"
+            };
+            assert_eq!(fs::read_to_string(path)?, expected);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_killed_save_has_left_goes_with_a_later_one() -> io::Result<()> {
+        let place = tempfile::tempdir()?;
+        let old = std::time::SystemTime::now() - 2 * LONGEST_PAUSE;
+        let left = |name: &str, modified| -> io::Result<File> {
+            let file = File::create_new(place.path().join(name))?;
+            file.set_modified(modified)?;
+            Ok(file)
+        };
+        left(".model.1-0.partial", old)?;
+        left(".model.0123456789abcdef.partial", old)?;
+        left(".other.1-0.partial", old)?;
+        left(".model.1-1.partial", std::time::SystemTime::now())?;
+        let stopped = left(".model.1-2.partial", old)?;
+        stopped.lock()?;
+        write(&place.path().join("model"), b"parameters")?;
+        let names = fs::read_dir(place.path())?.map(|entry| Ok(entry?.file_name()));
+        let mut names = names.collect::<io::Result<Vec<_>>>()?;
+        names.sort();
+        let stay = [
+            ".model.1-1.partial",
+            ".model.1-2.partial",
+            ".other.1-0.partial",
+            "model",
+        ];
+        assert_eq!(names, stay);
+        Ok(())
+    }
+
     #[test]
     fn unfinished_files_are_known_by_their_name() {
         assert!(is_partial(
-            ".best.safetensors.17-3.partial",
+            ".best.safetensors.0123456789abcdef.partial",
             "best.safetensors"
         ));
         assert!(is_partial(".best.safetensors.partial", "best.safetensors"));

@@ -350,6 +350,10 @@ impl DataParallel {
 
     /// Writes parameters and buffers to a safetensors file, under PyTorch's names.
     ///
+    /// The file appears whole or not at all. Symbolic links are followed, and the permissions of a file that is there stay.
+    /// A program that is killed here leaves a hidden file, `.NAME.….partial`. The next `save` to this path removes it when it
+    /// is an hour old.
+    ///
     /// ```
     /// # use data_parallel::prelude::*;
     /// let net = |seed| {

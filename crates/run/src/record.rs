@@ -224,10 +224,10 @@ impl Drop for Record {
 
 /// True if a path leads to a file that a run writes in its folder.
 pub(crate) fn is_own(folder: &Path, path: &Path) -> bool {
-    // a link counts as what it leads to
+    // a link counts as what it leads to, also where that is not there yet
     let path = path
         .canonicalize()
-        .or_else(|_| std::path::absolute(path))
+        .or_else(|_| std::path::absolute(files::end_of_links(path)?))
         .unwrap_or_default();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is = |own: &&str| name == *own || files::is_partial(&name, own);

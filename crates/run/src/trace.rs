@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::record;
 use crate::say::warn;
 use crate::timeline::Recording;
-use training::files::check_is_file;
+use training::files::{check_is_file, end_of_links};
 
 /// Number of steps that are recorded, with an evaluation that falls among them: enough to see them all, little enough
 /// to be kept in memory.
@@ -98,6 +98,7 @@ fn check_writable(path: &Path) -> std::io::Result<()> {
         check_is_file(&fs::metadata(path)?)?;
         return OpenOptions::new().append(true).open(path).map(drop);
     }
-    fs::File::create(path)?;
+    let path = end_of_links(path)?; // which stay
+    fs::File::create_new(&path)?;
     fs::remove_file(path)
 }
