@@ -128,7 +128,7 @@ fn fetch(cache: &Cache, url: Url, file: &str, stop: &StopFlag) -> Result<()> {
     let work = move || download(&client(stall())?, url, &to, &name);
     let says = watched("the download", Duration::MAX, stop, work).flatten();
     let kept = says.and_then(|says| cache.keep(&data, file, &says));
-    // it is empty, or has what is of no use; the next download removes it too
+    // it is empty, or has what is of no use
     let _ = std::fs::remove_dir_all(incoming);
     kept
 }

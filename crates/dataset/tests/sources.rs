@@ -302,6 +302,8 @@ mod hub {
             a_link_in_the_cache_cannot_lead_out_of_it,
             a_cache_may_have_copies_in_place_of_links,
         ]);
+        #[cfg(target_os = "linux")]
+        trials.extend(trials![where_a_lock_keeps_nobody_away_each_gets_the_images]);
         trials
     }
 
@@ -313,6 +315,17 @@ mod hub {
     fn cache(home: &Path) -> PathBuf {
         home.join("hub/datasets--zalando-datasets--fashion_mnist")
     }
+
+    /// What is in this folder.
+    fn left(home: &Path) -> Result<Vec<std::ffi::OsString>> {
+        let names = fs::read_dir(cache(home))?.map(|entry| Ok(entry?.file_name()));
+        let mut names = names.collect::<Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// What is in it when no download goes on, and none was broken off.
+    const WHOLE: [&str; 3] = ["blobs", "refs", "snapshots"];
 
     /// The address of a port on which no server listens.
     fn closed() -> String {
@@ -483,8 +496,8 @@ mod hub {
             prints(&load(&hub)?, &format!("fashion-mnist from {all}"))?;
             let cached = format!("fashion-mnist from an earlier download from {all}");
             prints(&load(&closed())?, &cached)?;
-            let incoming = cache(home.path()).join("incoming");
-            ensure!(!incoming.exists(), "{incoming:?} is left");
+            let left = left(home.path())?;
+            ensure!(left == WHOLE, "{left:?}");
         }
         Ok(())
     }
@@ -593,7 +606,15 @@ mod hub {
         child.kill()?;
         child.wait()?;
         prints(&load(&closed(), home.path()), "synthetic images")?;
-        prints(&load(&good(), home.path()), LOADED)
+        #[cfg(unix)]
+        for folder in fs::read_dir(cache(home.path()))? {
+            let days_ago = std::time::SystemTime::now() - Duration::from_secs(50 * 3600);
+            fs::File::open(folder?.path())?.set_modified(days_ago)?;
+        }
+        prints(&load(&good(), home.path()), LOADED)?;
+        let left = left(home.path())?;
+        ensure!(!cfg!(unix) || left == WHOLE, "{left:?}");
+        Ok(())
     }
 
     fn two_processes_download_once() -> Result<()> {
@@ -618,6 +639,38 @@ mod hub {
         let n = gets.load(Ordering::Relaxed);
         ensure!(n == 2, "{n} downloads of two files");
         Ok(())
+    }
+
+    /// As on network file systems whose locks hold for one host. Here each process has a folder of locks of its own.
+    #[cfg(target_os = "linux")]
+    fn where_a_lock_keeps_nobody_away_each_gets_the_images() -> Result<()> {
+        let home = tempdir()?;
+        fs::create_dir(home.path().join("hub"))?;
+        std::os::unix::fs::symlink("/proc/self/cwd", home.path().join("hub/.locks"))?;
+        let hub = hub(|method, path| {
+            if method == "GET" {
+                thread::sleep(Duration::from_secs(1));
+            }
+            file(method, &parquet(path))
+        });
+        let processes: Vec<_> = (0..3)
+            .map(|i| {
+                let mut process = from(&hub, home.path());
+                thread::spawn(move || {
+                    let own = tempdir().unwrap();
+                    // one begins while others are in the middle of it
+                    thread::sleep(Duration::from_millis(400 * i));
+                    process.current_dir(own.path()).output().unwrap()
+                })
+            })
+            .collect();
+        for process in processes {
+            prints(
+                &process.join().expect("no panic"),
+                "the Hugging Face Hub; 100 + 200",
+            )?;
+        }
+        prints(&load(&closed(), home.path()), "from an earlier download")
     }
 
     /// What is in the cache in place of a file, and leads elsewhere or cannot be compared, is neither read nor removed.

@@ -2,8 +2,9 @@
 //! `snapshots/<commit>/<file>` links to them, and `refs/<revision>` names the commit. hf-hub and candle-datasets find
 //! there what is kept here.
 //!
-//! Everything is made in `incoming` and moved into place when it is whole, the data first: at no time does a name
-//! lead to half a file.
+//! Everything is made in a folder of its own and moved into place when it is whole, the data first: at no time does a name
+//! lead to half a file. So processes that do not see each other's locks, as on some network disks, each download the
+//! file, and any of them is right.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -19,9 +20,12 @@ use super::watched::watched;
 use crate::idx::hex;
 use crate::options::{Name, StopFlag};
 use crate::say::say;
+use training::files::{age, random_name};
 
 /// The branch on which the Hub keeps every dataset as parquet; candle-datasets reads it, so its cache is shared.
 pub(super) const REVISION: &str = "refs/convert/parquet";
+/// The folders of downloads that are not whole begin so.
+const INCOMING: &str = "incoming";
 
 /// A dataset's folder in the cache.
 pub(super) struct Cache {
@@ -65,19 +69,23 @@ impl Cache {
         Ok(file)
     }
 
-    /// Makes an empty folder. The caller has the [`lock`](Self::lock), so only files that an ended process has left
-    /// are removed.
+    /// Makes a folder that no other process has. Those that ended processes have left are removed, after a day: a file of
+    /// these datasets takes less.
     pub(super) fn incoming(&self) -> Result<PathBuf> {
-        let path = self.folder.join("incoming");
-        let make = || match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => fs::create_dir_all(&path),
-        };
-        make().with_context(|| format!("cannot write {}", path.display()))?;
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let is_incoming = entry.file_name().to_string_lossy().starts_with(INCOMING);
+            if is_incoming && age(&entry.path()).is_some_and(|age| age > DAY) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let name = format!("{INCOMING}-{}", random_name());
+        let path = self.folder.join(name);
+        fs::create_dir_all(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
-    /// Moves `data`, which is in `incoming` and is what the Hub says, to where hf-hub looks for `file`.
+    /// Moves `data`, which is in an [`incoming`](Self::incoming) folder and is what the Hub says, to where hf-hub looks for `file`.
     pub(super) fn keep(&self, data: &Path, file: &str, says: &Says) -> Result<()> {
         let blob = self.folder.join("blobs").join(&says.sum);
         let snapshots = self.folder.join("snapshots");
