@@ -118,8 +118,12 @@ impl Lines {
     /// Both tables, each with its name.
     pub fn tables(&self, sizes: Sizes) -> Result<[(&'static str, Vec<u8>); 2]> {
         let steps = csv("epoch,step,examples,loss\n", self.steps(sizes))?;
-        let epochs = csv("epoch,loss,test_acc,seconds\n", self.epochs.iter())?;
-        Ok([(STEPS, steps), (EPOCHS, epochs)])
+        Ok([(STEPS, steps), (EPOCHS, self.epochs_table()?)])
+    }
+
+    /// `epochs.csv`.
+    pub fn epochs_table(&self) -> Result<Vec<u8>> {
+        csv("epoch,loss,test_acc,seconds\n", self.epochs.iter())
     }
 
     /// Both pictures, each with its name.

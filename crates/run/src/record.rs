@@ -29,6 +29,13 @@ const ALL: [&str; 5] = [MODEL, STEPS, EPOCHS, LOSS, ACCURACY];
 const DRAW_EVERY: Duration = Duration::from_secs(2);
 /// Drawing takes no more than this part of a run's time.
 const DRAWING_SHARE: u32 = 500;
+/// The most time between two drawings, also where a network disk stood still in one of them.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Time until the next drawing, after one that took `drawing`.
+fn pause_after(drawing: Duration) -> Duration {
+    (drawing * DRAWING_SHARE).min(LONGEST_PAUSE)
+}
 
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -141,8 +148,15 @@ impl Record {
         self.draw_if_due(DRAW_EVERY)
     }
 
+    /// Adds an epoch. Its table, which is small, shows it at once.
     pub fn epoch(&mut self, epoch: Epoch) -> Result<()> {
         self.lines.epochs.push(epoch);
+        if let Some(folder) = self.checked_folder()? {
+            let table = self.lines.epochs_table()?;
+            if let Err(error) = folder.write_unflushed(EPOCHS, &table) {
+                self.tolerate("tables", Err(error.into()));
+            }
+        }
         self.draw_if_due(Duration::ZERO)
     }
 
@@ -177,7 +191,7 @@ impl Record {
         }
         let tables = self.write_drawings(Folder::write_unflushed);
         self.tolerate("tables", tables);
-        self.next_drawing = Instant::now() + start.elapsed() * DRAWING_SHARE;
+        self.next_drawing = Instant::now() + pause_after(start.elapsed());
         Ok(())
     }
 
@@ -268,6 +282,38 @@ mod tests {
         // of a run that was killed before its first checkpoint was whole, nothing can be taken up
         fs::rename(older, place.path().join(".checkpoint.next.safetensors"))?;
         Record::new(SIZES).take(place.path(), false)
+    }
+
+    /// Drawing may have taken long the last time, as on a network disk that stood still.
+    #[test]
+    fn an_epoch_is_in_its_table_at_once() -> Result<()> {
+        let place = tempfile::tempdir()?;
+        let mut record = Record::new(Sizes { epochs: 9, ..SIZES });
+        record.take(place.path(), false)?;
+        record.next_drawing = Instant::now() + Duration::from_secs(3600);
+        for epoch in 1..=3 {
+            record.epoch(Epoch {
+                epoch,
+                loss: 0.5,
+                test_acc: 0.25,
+                seconds: 1.0,
+            })?;
+            let table = fs::read_to_string(place.path().join(EPOCHS))?;
+            assert_eq!(table.lines().count(), 1 + epoch, "{table}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn drawing_pauses_for_a_minute_at_most() {
+        assert_eq!(
+            pause_after(Duration::from_millis(10)),
+            Duration::from_secs(5)
+        );
+        assert_eq!(
+            pause_after(Duration::from_secs(60)),
+            Duration::from_secs(60)
+        );
     }
 
     /// It ends in whatever way, without a word from the run.
