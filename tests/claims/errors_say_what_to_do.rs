@@ -12,6 +12,7 @@ trials![
     options_that_cannot_be_used,
     options_of_concise_alone,
     a_folder_that_holds_a_run_is_refused,
+    processes_of_other_launchers_do_not_train_alone,
     cuda_is_asked_for_and_not_there,
     bf16_is_asked_for_and_not_there,
     x_and_y_of_different_lengths,
@@ -91,6 +92,24 @@ fn a_folder_that_holds_a_run_is_refused() -> Result<()> {
     let kept = fs::read_to_string(folder.path().join("epochs.csv"))?;
     ensure!(kept == "an earlier run", "{kept}");
     succeeds("scratch", &format!("{args} --overwrite"))?;
+    Ok(())
+}
+
+fn processes_of_other_launchers_do_not_train_alone() -> Result<()> {
+    for program in ["scratch", "concise"] {
+        let mut torchrun = command(program, SMALL)?;
+        let output = torchrun.env("WORLD_SIZE", "2").env("RANK", "1").output()?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(2),
+            "{}\n{stderr}",
+            output.status
+        );
+        has(
+            &stderr,
+            "WORLD_SIZE is 2: a launcher has started 2 processes",
+        )?;
+    }
     Ok(())
 }
 

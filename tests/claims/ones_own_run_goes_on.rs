@@ -563,9 +563,19 @@ fn a_full_disk_is_an_error_and_the_checkpoint_stays() -> Result<()> {
 
 /// Without MPI each process would train by itself, in the same folder.
 fn what_a_launcher_started_does_not_train_alone() -> Result<()> {
-    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"] {
+    for variable in [
+        "OMPI_COMM_WORLD_SIZE",
+        "PMI_SIZE",
+        "SLURM_STEP_NUM_TASKS",
+        "MV2_COMM_WORLD_SIZE",
+        "JSM_NAMESPACE_SIZE",
+        "FLUX_JOB_SIZE",
+        "WORLD_SIZE",
+    ] {
         let place = Place::new()?;
-        let output = place.command("")?.env(variable, "2").output()?;
+        let mut two = place.command("")?;
+        // torchrun sets both
+        let output = two.env("RANK", "0").env(variable, "2").output()?;
         let (status, stdout, stderr) = ended(output)?;
         ensure!(
             status == 1 && stdout.is_empty(),
@@ -579,14 +589,26 @@ fn what_a_launcher_started_does_not_train_alone() -> Result<()> {
         let one = place.command("epochs=1")?.env(variable, "1").output()?;
         ensure!(one.status.success(), "{variable}=1");
     }
-    // of a script that Slurm has started, and not srun
-    let place = Place::new()?;
-    let one = place
-        .command("epochs=1")?
-        .env("SLURM_NTASKS", "4")
-        .output()?;
-    ensure!(one.status.success(), "SLURM_NTASKS=4");
-    Ok(())
+    let alone = |variables: &[(&str, &str)]| -> Result<Output> {
+        let place = Place::new()?;
+        let mut command = place.command("epochs=1")?;
+        Ok(command.envs(variables.iter().copied()).output()?)
+    };
+    // of a script that Slurm has started, and not srun; of a program that is not PyTorch's
+    for variable in [
+        ("SLURM_NTASKS", "4"),
+        ("WORLD_SIZE", "2"),
+        ("PMIX_RANK", "0"),
+    ] {
+        ensure!(alone(&[variable])?.status.success(), "{variable:?}");
+    }
+    // PMIx says no number
+    let (_, _, stderr) = ended(alone(&[("PMIX_RANK", "1")])?)?;
+    has(&stderr, "PMIX_RANK is 1")?;
+    // srun has started one, and that one torchrun
+    let (slurm, torchrun) = (("SLURM_STEP_NUM_TASKS", "1"), ("WORLD_SIZE", "2"));
+    let (_, _, stderr) = ended(alone(&[slurm, torchrun, ("RANK", "1")])?)?;
+    has(&stderr, "WORLD_SIZE is 2")
 }
 
 /// candle reads how many threads it has once, and the variable cannot be set while other threads run.

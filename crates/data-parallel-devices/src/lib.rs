@@ -35,5 +35,5 @@ pub use instructions::{
 };
 pub use names::{device_name, device_names, on_devices, on_replica};
 pub use panics::{Panicked, catch_panic, lock, or_panic, quietly};
-pub use process::{Process, launched};
+pub use process::{Launched, Process, launched};
 pub use storage::{StorageMut, with_storage_mut};

@@ -4,19 +4,55 @@ use std::ops::Range;
 
 use crate::cores::{GivenCores, given_cores};
 
-/// Number of processes that a launcher has started, this one included, and the environment variable that says so: that
-/// of Open MPI's `mpirun`, of MPICH's and Intel's `mpiexec`, or of Slurm's `srun`: a script that Slurm has started is
-/// one process, however many tasks the job has. None if there is no launcher.
+/// The environment variables in which launchers give the number of processes; PMIx gives the rank alone.
+const LAUNCHERS: [&str; 8] = [
+    "OMPI_COMM_WORLD_SIZE", // Open MPI's mpirun
+    "PMI_SIZE",             // mpiexec of MPICH and Intel MPI
+    "MV2_COMM_WORLD_SIZE",  // MVAPICH2's mpirun_rsh
+    "SLURM_STEP_NUM_TASKS", // srun; a script of sbatch is one process, however many tasks its job has
+    "JSM_NAMESPACE_SIZE",   // IBM's jsrun
+    "FLUX_JOB_SIZE",        // flux run
+    "WORLD_SIZE",           // torchrun, accelerate, a PyTorchJob of Kubernetes: with RANK
+    "PMIX_RANK",            // others, such as prun
+];
+
+/// What a launcher says of the processes that it has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launched {
+    /// The environment variable that says so.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: usize,
+    /// The number of processes, this one included. There may be more where only a rank is known.
+    pub processes: usize,
+}
+
+/// What the launcher of this process says of its processes; none if there is no launcher. A launcher may have started
+/// another one: then the larger number counts, as of `srun -n 1 torchrun`.
 ///
 /// ```
 /// assert_eq!(data_parallel_devices::launched(), None); // cargo test
 /// ```
-pub fn launched() -> Option<(&'static str, usize)> {
-    let variables = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
-    variables.into_iter().find_map(|variable| {
-        let processes = std::env::var(variable).ok()?.parse().ok()?;
-        Some((variable, processes))
-    })
+pub fn launched() -> Option<Launched> {
+    let number = |variable: &str| std::env::var(variable).ok()?.parse::<usize>().ok();
+    let says = |variable: &'static str| {
+        let value = number(variable)?;
+        let processes = match variable {
+            // alone, the variable may be of any program
+            "WORLD_SIZE" => number("RANK").map(|_| value)?,
+            // processes with smaller ranks are there
+            "PMIX_RANK" => value.saturating_add(1),
+            _ => value,
+        };
+        Some(Launched {
+            variable,
+            value,
+            processes,
+        })
+    };
+    // of equal ones the first
+    let all = LAUNCHERS.into_iter().rev().filter_map(says);
+    all.max_by_key(|launched| launched.processes)
 }
 
 /// One process of several that train together, each with some of the replicas.

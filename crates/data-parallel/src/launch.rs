@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use candle_core::{Error, Result};
-use devices::{Context, DeviceKind, ensure, find_devices};
+use devices::{Context, DeviceKind, Launched, ensure, find_devices};
 
 use crate::place::World;
 use crate::processes::Processes;
@@ -55,7 +55,9 @@ pub fn launch<E: From<Error> + Display>(
 ) -> std::result::Result<(), E> {
     functional::threads::leave_the_cores_to_us();
     let processes = match devices::launched() {
-        Some((_, count)) if count > 1 => Processes::mpi(Replication::default().timeout)?,
+        Some(launched) if launched.processes > 1 || asks_mpi(launched) => {
+            Processes::mpi(Replication::default().timeout)?
+        }
         _ => Processes::alone(),
     };
     if processes.are_one() {
@@ -63,6 +65,11 @@ pub fn launch<E: From<Error> + Display>(
     }
     let processes = run(processes, replicas, train);
     Ok(processes.finish()?)
+}
+
+/// True for the first process of PMIx, which does not tell how many there are. MPI does.
+fn asks_mpi(launched: Launched) -> bool {
+    cfg!(feature = "mpi") && launched.variable == "PMIX_RANK"
 }
 
 /// Runs `train` in one of several processes. An error ends all.

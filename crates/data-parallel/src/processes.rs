@@ -26,7 +26,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use collective::mpi;
 use collective::nccl::gpu_ids;
 use collective::{Algorithm, ProcessGroup};
-use devices::{Context, Process, bail, find, lock, message};
+use devices::{Context, Launched, Process, bail, find, lock, message};
 use training::CheckpointError;
 
 use crate::error::Disagreement;
@@ -71,10 +71,14 @@ impl Processes {
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
         let processes = Self::of(mpi::process_group(timeout)?);
         let seen = processes.count();
-        let launched = devices::launched();
-        if let Some((variable, started)) = launched.filter(|(_, started)| *started != seen) {
+        let launched = devices::launched().filter(|launched| launched.processes > 1);
+        // each process is alone under the launcher of another MPI
+        if let Some(Launched {
+            variable, value, ..
+        }) = launched.filter(|_| seen == 1)
+        {
             bail!(
-                "{variable} is {started}, and MPI sees {seen}: start the program with the launcher of the MPI that it was \
+                "{variable} is {value}, and MPI sees {seen}: start the program with the launcher of the MPI that it was \
                  built with, or unset {variable}"
             )
         }
@@ -361,12 +365,16 @@ fn machine() -> String {
 /// Without MPI there are no others.
 #[cfg(not(feature = "mpi"))]
 mod mpi {
-    use super::{Duration, ProcessGroup, Result, bail};
+    use super::{Duration, Launched, ProcessGroup, Result, bail};
 
     pub fn process_group(_: Option<Duration>) -> Result<Box<dyn ProcessGroup>> {
         match devices::launched() {
-            Some((variable, started)) if started > 1 => bail!(
-                "{variable} is {started}, and this program was built without MPI: each process would train alone. Rebuild \
+            Some(Launched {
+                variable,
+                value,
+                processes: 2..,
+            }) => bail!(
+                "{variable} is {value}, and this program was built without MPI: each process would train alone. Rebuild \
                  it with --features mpi, or unset {variable}"
             ),
             _ => bail!("this program was built without MPI; rebuild it with --features mpi"),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::Device;
 use candle_core::utils::cuda_is_available;
 use d2l::try_share_cores;
@@ -19,7 +19,7 @@ use crate::out_of_memory;
 use crate::record::Record;
 use crate::say::{is_quiet, one_line, say, set_quiet};
 use crate::trace::Trace;
-use devices::{GivenCores, Process, device_name, device_names, find_devices as find};
+use devices::{GivenCores, Launched, Process, device_name, device_names, find_devices as find};
 use training::files::check_is_file;
 
 /// Sets what belongs to the whole process: how it computes, prints, and hears signals. Returns the cores of each
@@ -233,13 +233,20 @@ pub(super) fn arguments(options: &Options, k: usize) -> Vec<String> {
 
 /// An error if a launcher has started several processes that know nothing of each other: each would be a run of its own.
 pub(super) fn check_launcher(process: Process) -> Result<()> {
-    match devices::launched() {
-        Some((variable, started)) if started > 1 && process.of == 1 => bail!(
-            "{variable} is {started}: a launcher has started {started} processes, and each would train by itself. Give \
-             concise --backend mpi, start one process, or unset {variable}"
-        ),
-        _ => Ok(()),
-    }
+    let Some(launched) = devices::launched().filter(|_| process.of == 1) else {
+        return Ok(());
+    };
+    let Launched {
+        variable,
+        value,
+        processes,
+    } = launched;
+    ensure!(
+        processes <= 1,
+        "{variable} is {value}: a launcher has started {processes} processes, and each would train by itself. Start \
+         concise --backend mpi with mpirun, start one process, or unset {variable}"
+    );
+    Ok(())
 }
 
 pub(super) fn check_batch_size(batch_size: usize, k: usize) -> Result<()> {
