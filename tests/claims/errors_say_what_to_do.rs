@@ -12,6 +12,9 @@ trials![
     options_that_cannot_be_used,
     options_of_concise_alone,
     a_folder_that_holds_a_run_is_refused,
+    names_that_no_shell_has_replaced,
+    #[cfg(unix)]
+    a_link_that_leads_nowhere_is_named,
     processes_of_other_launchers_do_not_train_alone,
     cuda_is_asked_for_and_not_there,
     bf16_is_asked_for_and_not_there,
@@ -92,6 +95,55 @@ fn a_folder_that_holds_a_run_is_refused() -> Result<()> {
     let kept = fs::read_to_string(folder.path().join("epochs.csv"))?;
     ensure!(kept == "an earlier run", "{kept}");
     succeeds("scratch", &format!("{args} --overwrite"))?;
+    Ok(())
+}
+
+/// Such as `--out=~/run`, where a shell replaces nothing, and words that no shell has read.
+fn names_that_no_shell_has_replaced() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for name in ["~/run", "~root/run", "$HOME/run", "${RUNS}/run"] {
+        for option in ["--out", "--trace"] {
+            let args = format!("{SMALL} {option}={name}");
+            for program in ["scratch", "concise"] {
+                let run = command(program, &args)?
+                    .current_dir(folder.path())
+                    .output()?;
+                let stderr = String::from_utf8_lossy(&run.stderr);
+                ensure!(
+                    run.status.code() == Some(2),
+                    "{args}: {}\n{stderr}",
+                    run.status
+                );
+                has(&stderr, &format!("{option} {name}: "))?;
+                has(&stderr, &format!("or ./{name} if that is its name"))?;
+            }
+        }
+    }
+    ensure!(
+        fs::read_dir(folder.path())?.count() == 0,
+        "a folder was made"
+    );
+    let mut own = command("scratch", &format!("{SMALL} --out ./~run"))?;
+    ensure!(own.current_dir(folder.path()).output()?.status.success());
+    ensure!(folder.path().join("~run/steps.csv").exists());
+    Ok(())
+}
+
+/// As where its disk is not mounted.
+#[cfg(unix)]
+fn a_link_that_leads_nowhere_is_named() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let link = folder.path().join("runs");
+    std::os::unix::fs::symlink("/no/such/disk", &link)?;
+    let says = format!(
+        "{} is a link to /no/such/disk, which is not there",
+        link.display()
+    );
+    for out in [link.clone(), link.join("new")] {
+        refused(&format!("{SMALL} --out {}", out.display()), &[&says])?;
+        let trace = format!("{SMALL} --trace {}", out.join("t.json").display());
+        refuses("scratch", &trace, &[&says])?;
+    }
     Ok(())
 }
 

@@ -24,6 +24,8 @@ trials![
     a_checkpoint_of_another_run_is_refused,
     a_table_that_is_no_file_is_named,
     a_moved_folder_ends_its_run,
+    #[cfg(target_os = "linux")]
+    a_folder_that_cannot_be_written_is_named_with_a_way_out,
     files_of_impossible_length_cost_nothing,
     images_of_impossible_length_cost_nothing,
     #[cfg(feature = "hub")]
@@ -229,6 +231,31 @@ fn a_moved_folder_ends_its_run() -> Result<()> {
     has(&said, ", removed or replaced")?;
     ensure!(files(&here)?.is_empty(), "it wrote into the new folder");
     runs.ends_alike("there").map(|_| ())
+}
+
+/// A complete run there stays so; a longer one goes on in a copy.
+#[cfg(target_os = "linux")]
+fn a_folder_that_cannot_be_written_is_named_with_a_way_out() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    succeeds(
+        "concise",
+        &format!("{SMALL} --out {}", folder.path().display()),
+    )?;
+    let script = "mount --bind . . && mount -o remount,bind,ro . || exit 99\n\
+                  $PROGRAM --resume $PWD || exit 98\n\
+                  $PROGRAM --resume $PWD --epochs 2";
+    let program = std::env::current_exe()?;
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .current_dir(folder.path())
+        .env("PROGRAM", format!("{} --as concise", program.display()))
+        .output()?;
+    let (status, _, said) = ended(output)?;
+    ensure!(status == 2, "{status}: {said}");
+    has(
+        &said,
+        "; copy the folder to a place that can be written, and name the copy",
+    )
 }
 
 /// 6 GiB of zeros, or behind what is there.

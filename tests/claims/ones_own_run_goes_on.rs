@@ -31,6 +31,9 @@ trials![
     a_moved_folder_is_an_error,
     #[cfg(target_os = "linux")]
     a_full_disk_is_an_error_and_the_checkpoint_stays,
+    a_link_that_leads_nowhere_is_named,
+    #[cfg(target_os = "linux")]
+    a_folder_that_cannot_be_written_is_named_with_a_way_out,
     what_a_launcher_started_does_not_train_alone,
     #[cfg(target_os = "linux")]
     where_candle_computes_on_all_cores_it_is_said,
@@ -559,6 +562,41 @@ fn a_full_disk_is_an_error_and_the_checkpoint_stays() -> Result<()> {
         .collect();
     ensure!(result.join("\n") == expected, "{result:?}\n{expected}");
     Ok(())
+}
+
+/// As where its disk is not mounted.
+fn a_link_that_leads_nowhere_is_named() -> Result<()> {
+    let place = Place::new()?;
+    std::os::unix::fs::symlink("/no/such/disk", place.0.path().join("runs"))?;
+    let said = place.refused("epochs=1")?;
+    has(
+        &said,
+        "cannot make the folder runs/own: runs is a link to /no/such/disk, which is not there",
+    )
+}
+
+/// Such as the input of a notebook on the web.
+#[cfg(target_os = "linux")]
+fn a_folder_that_cannot_be_written_is_named_with_a_way_out() -> Result<()> {
+    let place = Place::new()?;
+    place.to_the_end("epochs=1 cosine=9")?;
+    let script = "mount --bind runs runs && mount -o remount,bind,ro runs || exit 99\n\
+                  $PROGRAM epochs=1 cosine=9 || exit 98\n\
+                  $PROGRAM epochs=2 cosine=9";
+    let program = std::env::current_exe()?;
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .current_dir(place.0.path())
+        .env("PROGRAM", format!("{} --as goes_on", program.display()))
+        .stdin(Stdio::null())
+        .output()?;
+    let (status, _, stderr) = ended(output)?;
+    ensure!(status == 1, "{status}: {stderr}");
+    has(&stderr, "Read-only file system")?;
+    has(
+        &stderr,
+        "; copy the folder to a place that can be written, and name the copy",
+    )
 }
 
 /// Without MPI each process would train by itself, in the same folder.

@@ -21,7 +21,7 @@ use safetensors::SafeTensors;
 
 use crate::checkpoint_error::CheckpointError;
 use crate::files::{self, quote};
-use crate::folder::Folder;
+use crate::folder::{Folder, with_way_out};
 use crate::weights;
 
 /// The file of the newest checkpoint of a run.
@@ -323,7 +323,7 @@ impl CheckpointFolder {
             files::flush(&file)
         };
         let written = write().inspect_err(|_| drop(fs::remove_file(&path)));
-        written.with_context(|| format!("cannot write {}", path.display()))
+        with_way_out(written).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn flush(&self) -> Result<()> {

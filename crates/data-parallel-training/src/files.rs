@@ -194,6 +194,44 @@ fn replace(partial: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a folder, and those around it, where it is not there.
+///
+/// # Errors
+/// If that is impossible, as where a link leads to a disk that is not mounted; and as [`check_name`].
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    check_name(path)?;
+    fs::create_dir_all(path).map_err(|error| {
+        let mut parts = path.ancestors();
+        let Some(link) = parts.find(|part| part.is_symlink() && !part.exists()) else {
+            return error;
+        };
+        let target = fs::read_link(link).unwrap_or_default();
+        let text = format!(
+            "{} is a link to {}, which is not there",
+            link.display(),
+            target.display()
+        );
+        io::Error::new(ErrorKind::NotFound, text)
+    })
+}
+
+/// An error, if a path begins with `~` or `$`. A shell replaces these, but not `~` after `=`, and nothing between single
+/// quotation marks.
+///
+/// # Errors
+/// As it says.
+pub fn check_name(path: &Path) -> io::Result<()> {
+    let name = path.display().to_string();
+    if name.starts_with(['~', '$']) {
+        let text = format!(
+            "no shell has replaced {:?}; write the whole path, or ./{name} if that is its name",
+            &name[..1]
+        );
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    Ok(())
+}
+
 /// True if a file of this name is an unfinished one of `name`.
 pub fn is_partial(found: &str, name: &str) -> bool {
     let number = found

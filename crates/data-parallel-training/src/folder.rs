@@ -96,7 +96,8 @@ impl Folder {
     /// If it cannot be written; a file that had the name stays.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);
-        files::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+        with_way_out(files::write(&path, bytes))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Writes a file as a whole, without waiting for the disk.
@@ -105,7 +106,7 @@ impl Folder {
     /// As [`write`](Self::write).
     pub fn write_unflushed(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);
-        files::write_unflushed(&path, bytes)
+        with_way_out(files::write_unflushed(&path, bytes))
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
@@ -121,7 +122,7 @@ impl Folder {
         } else {
             if_there(fs::remove_file(&path))
         };
-        removed.with_context(|| format!("cannot replace {}", path.display()))
+        with_way_out(removed).with_context(|| format!("cannot replace {}", path.display()))
     }
 
     /// Renames a file, if it is there.
@@ -131,7 +132,8 @@ impl Folder {
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         let [from, to] = [from, to].map(|name| self.path.join(name));
         let renamed = if_there(fs::rename(&from, &to));
-        renamed.with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
+        with_way_out(renamed)
+            .with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
     }
 
     /// Removes what a run that was killed has left of files of these names that were not whole yet. What cannot be removed
@@ -154,6 +156,17 @@ impl Folder {
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect())
     }
+}
+
+/// Where a folder cannot be written, such as another user's or an input that is read-only, the error says what to do.
+pub(crate) fn with_way_out(written: io::Result<()>) -> io::Result<()> {
+    written.map_err(|error| match error.kind() {
+        kind @ (ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => {
+            let way_out = "copy the folder to a place that can be written, and name the copy";
+            io::Error::new(kind, format!("{error}; {way_out}"))
+        }
+        _ => error,
+    })
 }
 
 fn if_there(done: io::Result<()>) -> io::Result<()> {

@@ -66,6 +66,7 @@ impl Record {
 
     /// Checks that a folder can be taken: it holds no run, or may be overwritten.
     pub fn check(folder: &Path, overwrite: bool) -> Result<()> {
+        files::check_name(folder).with_context(|| format!("--out {}", folder.display()))?;
         for name in [NEWEST].into_iter().chain(ALL) {
             let path = folder.join(name);
             ensure!(
@@ -101,7 +102,7 @@ impl Record {
     /// Takes a folder for this run alone, and makes it where it is not there. It holds no run, or one that may be
     /// overwritten and has no checkpoints.
     pub fn take(&mut self, path: &Path, overwrite: bool) -> Result<()> {
-        let folder = fs::create_dir_all(path).and_then(|()| Folder::open(path));
+        let folder = files::make_folder(path).and_then(|()| Folder::open(path));
         let folder =
             folder.with_context(|| format!("cannot make the folder {}", path.display()))?;
         folder.lock()?;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::record;
 use crate::say::warn;
 use crate::timeline::Recording;
-use training::files::{check_is_file, end_of_links};
+use training::files::{check_is_file, check_name, end_of_links, make_folder};
 
 /// Number of steps that are recorded, with an evaluation that falls among them: enough to see them all, little enough
 /// to be kept in memory.
@@ -36,7 +36,8 @@ impl Trace {
              trace, such as {}",
             file.with_extension("json").display()
         );
-        let folder = file.parent().map_or(Ok(()), fs::create_dir_all);
+        check_name(file).with_context(|| format!("--trace {name}"))?;
+        let folder = file.parent().map_or(Ok(()), make_folder);
         folder.with_context(|| format!("--trace {name}: cannot make its folder"))?;
         for path in [file, &picture] {
             let shown = path.display();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use candle_core::Result;
 use devices::{Context, find, io_kind, wrap};
+use training::files::make_folder;
 use training::{Checkpoint, CheckpointError, CheckpointFolder, Folder};
 
 use super::another_run::{BEST, NEXT_BEST};
@@ -25,7 +26,7 @@ pub(super) fn take(
     path: &Path,
     start: Start,
 ) -> Result<(CheckpointFolder, Option<(usize, Checkpoint)>)> {
-    let made = std::fs::create_dir_all(path).and_then(|()| CheckpointFolder::open(path));
+    let made = make_folder(path).and_then(|()| CheckpointFolder::open(path));
     let mut folder = made.with_context(|| format!("cannot make the folder {}", path.display()))?;
     folder.folder().lock()?;
     if start != Start::GoOn {

@@ -20,7 +20,7 @@ use super::watched::watched;
 use crate::idx::hex;
 use crate::options::{Name, StopFlag};
 use crate::say::say;
-use training::files::{age, random_name};
+use training::files::{age, make_folder, random_name};
 
 /// The branch on which the Hub keeps every dataset as parquet; candle-datasets reads it, so its cache is shared.
 pub(super) const REVISION: &str = "refs/convert/parquet";
@@ -54,7 +54,7 @@ impl Cache {
     pub(super) fn lock(&self, name: Name, stop: &StopFlag) -> Result<File> {
         let path = self.locks.join(format!("{name}.lock"));
         let cannot_write = || format!("cannot write {}", path.display());
-        fs::create_dir_all(&self.locks).with_context(cannot_write)?;
+        make_folder(&self.locks).with_context(cannot_write)?;
         // another user's can be locked too
         let file = File::create(&path)
             .or_else(|_| File::open(&path))
