@@ -25,6 +25,13 @@ pub(crate) fn check_replicas(states: &[NetworkState], devices: &[Device]) -> Res
     Ok(())
 }
 
+/// An error in all processes, unless all have networks with the same tensors.
+pub(crate) fn check_networks(processes: &Processes, state: &NetworkState) -> Result<()> {
+    let line = |(name, var): &(String, Var)| format!("{name} {:?}", var.dims());
+    let lines: Vec<String> = state.all().iter().map(line).collect();
+    processes.agree("networks", &lines.join("\n"))
+}
+
 /// An error in all processes, unless all have the same parameters: checksums first, then what differs.
 pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Result<()> {
     if processes.are_one() {
@@ -33,7 +40,7 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
     let params: Vec<&(String, Var)> = state.parameters().collect();
     let sum = |param: &Var| Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
     let sums: Result<Vec<[u8; 4]>> = params.iter().map(|(_, param)| sum(param)).collect();
-    let all = processes.gather(&sums?.concat())?;
+    let all = processes.gather("checksums of parameters", &sums?.concat())?;
     let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
         return Ok(());
     };
@@ -45,7 +52,7 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
             format!("the networks of process 0 and process {other} have different parameters");
         return Err(Disagreement(error).into());
     };
-    let all = processes.gather(&bytes(param)?)?;
+    let all = processes.gather("parameters", &bytes(param)?)?;
     let tensor =
         |i: usize| Tensor::from_raw_buffer(&all[i], compared_as(param), param.dims(), &Device::Cpu);
     let places = ["process 0", &format!("process {other}")];

@@ -13,7 +13,7 @@ use devices::{Context, ensure, lock, retry_with_empty_cache};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
-use crate::agreement::{AtTheEnd, check_processes, check_replicas};
+use crate::agreement::{AtTheEnd, check_networks, check_processes, check_replicas};
 use crate::batch_tensors::BatchTensors;
 use crate::finite::Finite;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
@@ -191,6 +191,7 @@ impl DataParallel {
             warnings: warnings.into(),
             _at_the_end: Arc::new(at_the_end),
         };
+        check_networks(&net.processes, &net.states[0])?;
         check_processes(&net.processes, &net.states[0])?;
         Ok(net)
     }

@@ -83,7 +83,9 @@ fn run<E: From<Error> + Display>(
         .and_then(|world| {
             train(&world)?;
             // others may still write what they have trained: an error here would end them
-            world.processes.gather(&[])?;
+            world
+                .processes
+                .gather("nothing more, at the end of the program", &[])?;
             let processes = Arc::into_inner(world.processes);
             let left = "a network of this run is still there; drop it before launch returns";
             Ok(processes.context(left)?)

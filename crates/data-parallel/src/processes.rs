@@ -34,6 +34,8 @@ use crate::replication::{ReduceOn, Replication};
 
 /// The bytes that are gathered at once, from all processes together.
 const PIECE: usize = 1 << 30;
+/// What the first process has read or written for all.
+const OF_FIRST: &str = "a file of the first process";
 
 /// The processes of a run, as one of them sees them. A process that is alone communicates with no other. All
 /// processes must make the same calls in the same order.
@@ -124,12 +126,12 @@ impl Processes {
             Ok(ids) => (ids, String::new()),
             Err(why) => (Vec::new(), why),
         };
-        let mut all = self.gather(why.as_bytes())?;
+        let mut all = self.gather("reasons against NCCL", why.as_bytes())?;
         if how.allreduce == Algorithm::Ring && all.len() > 1 {
             bail!("a ring sums within one process; choose another all-reduce");
         }
         all.retain(|why| !why.is_empty());
-        let ids = self.gather(&ids.concat())?.concat();
+        let ids = self.gather("GPUs", &ids.concat())?.concat();
         let (ids, _) = ids.as_chunks::<16>();
         if (1..ids.len()).any(|i| ids[..i].contains(&ids[i])) {
             all.push(b"replicas share a GPU; NCCL needs a GPU for each".to_vec());
@@ -148,15 +150,31 @@ impl Processes {
         self.world.is_none()
     }
 
-    /// What each of the processes has brought, in rank order.
+    /// What each of the processes has brought, in rank order. `what` is its name.
     ///
     /// # Errors
-    /// If the processes do not reach each other.
-    pub(crate) fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        match self.world() {
-            None => Ok(vec![own.to_vec()]),
-            Some(mut world) => Ok(world.all_gather(own)?),
+    /// If the processes do not reach each other; in all of them, if one brings something else.
+    pub(crate) fn gather(&self, what: &str, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let Some(mut world) = self.world() else {
+            return Ok(vec![own.to_vec()]);
+        };
+        let mut all = world.all_gather(&[what.as_bytes(), b"\n", own].concat())?;
+        let mut names = Vec::new();
+        for brought in &mut all {
+            let end = brought.iter().position(|byte| *byte == b'\n');
+            let end = end.context("a process has brought nothing")?;
+            names.push(String::from_utf8_lossy(&brought[..end]).into_owned());
+            brought.drain(..=end);
         }
+        if let Some(other) = names.iter().position(|name| *name != names[0]) {
+            let error = format!(
+                "the processes make different calls: process 0 gathers {}, process {other} gathers {}; each call of the \
+                 library is for all processes",
+                names[0], names[other]
+            );
+            return Err(Disagreement(error).into());
+        }
+        Ok(all)
     }
 
     /// As [`gather`](Self::gather), of any length: MPI gathers at most 2 GiB at once.
@@ -165,7 +183,7 @@ impl Processes {
     }
 
     fn gather_in_pieces_of(&self, piece: usize, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lengths = self.gather(&(own.len() as u64).to_le_bytes())?;
+        let lengths = self.gather("lengths of outputs", &(own.len() as u64).to_le_bytes())?;
         let length = |bytes: &Vec<u8>| {
             let bytes = bytes.as_slice().try_into();
             bytes.map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
@@ -174,7 +192,10 @@ impl Processes {
         let mut all = vec![Vec::new(); lengths.len()];
         for start in (0..longest).step_by(piece) {
             let [start, end] = [start, start + piece].map(|at| at.min(own.len()));
-            for (whole, piece) in all.iter_mut().zip(self.gather(&own[start..end])?) {
+            for (whole, piece) in all
+                .iter_mut()
+                .zip(self.gather("outputs", &own[start..end])?)
+            {
                 whole.extend(piece);
             }
         }
@@ -216,7 +237,7 @@ impl Processes {
     /// If the processes do not reach each other.
     pub(crate) fn why(&self, own: Option<candle_core::Error>) -> Result<candle_core::Error> {
         let said = own.as_ref().map(ToString::to_string).unwrap_or_default();
-        let all = self.gather(said.as_bytes())?;
+        let all = self.gather("reasons", said.as_bytes())?;
         let mut of_all = all.iter().enumerate();
         let first = of_all.find(|(_, said)| !said.is_empty());
         let of_first = first.map(|(rank, said)| {
@@ -235,7 +256,7 @@ impl Processes {
             return make();
         }
         if self.rank() > 0 {
-            let first = self.gather(&[])?.swap_remove(0);
+            let first = self.gather(OF_FIRST, &[])?.swap_remove(0);
             return match first.split_first() {
                 Some((0, made)) => Ok(made.to_vec()),
                 Some((1, why)) => bail!("process 0: {}", String::from_utf8_lossy(why)),
@@ -255,7 +276,7 @@ impl Processes {
                 [&[kind], error.to_string().as_bytes()].concat()
             }
         };
-        self.gather(&told)?;
+        self.gather(OF_FIRST, &told)?;
         made
     }
 
@@ -285,7 +306,7 @@ impl Processes {
     /// # Errors
     /// [`Error::Disagreement`](crate::Error::Disagreement) in all processes, unless all say the same; the message has the first lines that differ.
     pub fn agree(&self, what: &str, said: &str) -> Result<()> {
-        let all = self.gather(said.as_bytes())?;
+        let all = self.gather(what, said.as_bytes())?;
         let text = |i: usize| String::from_utf8_lossy(&all[i]);
         let first = text(0);
         let differs = (1..all.len()).find(|i| all[*i] != all[0]);

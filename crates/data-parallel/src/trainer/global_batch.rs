@@ -125,7 +125,7 @@ fn compare_settings(processes: &Processes, sums: [f64; 4], settings: &str) -> Re
 /// An error in all processes, if two have the same part. Then the data was not cut, and each example would be trained
 /// once in each process.
 pub(crate) fn check_parts_differ(processes: &Processes, data: &BatchTensors) -> Result<()> {
-    let all = processes.gather(&data.fingerprint()?)?;
+    let all = processes.gather("fingerprints of minibatches", &data.fingerprint()?)?;
     if let Some((first, other)) = first_twins(&all) {
         return Err(Kind::Refused.says(format!(
             "processes {first} and {other} train on the same minibatch: net.part(data) makes the part of a process, and \
@@ -149,7 +149,7 @@ impl GlobalCounts {
         }
         let bytes = |sum: &Tensor| Ok(sum.to_scalar::<f32>()?.to_le_bytes());
         let here = sums.iter().map(bytes).collect::<Result<Vec<_>>>()?;
-        let all = processes.gather(&here.concat())?.concat();
+        let all = processes.gather("losses", &here.concat())?.concat();
         let sum = |bytes: &[u8; 4]| Tensor::new(f32::from_le_bytes(*bytes), &Device::Cpu);
         let all = all.as_chunks().0.iter().map(sum).collect::<Result<_>>()?;
         Ok(self.loss_here(all))

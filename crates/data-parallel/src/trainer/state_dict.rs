@@ -290,7 +290,7 @@ impl DataParallel {
         if !self.processes.are_one() {
             let own = weights::to_bytes(&all, None)?;
             all.clear();
-            for bytes in self.processes.gather(&own)? {
+            for bytes in self.processes.gather("the buffers of a network", &own)? {
                 all.extend(candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?);
             }
         }

@@ -131,6 +131,45 @@ fn each_setting_of_a_trainer_is_compared() -> Result<()> {
 }
 
 #[test]
+fn another_network_in_one_process_is_an_error_in_all() -> Result<()> {
+    for [classes, other_classes] in [[10, 3], [3, 10]] {
+        let ended = in_processes(&[1, 1], |world| {
+            let rank = world.processes().rank();
+            let classes = [classes, other_classes][rank];
+            let network = move |vb: VarBuilder<'_>| Linear::new(784, classes, vb);
+            let net = DataParallel::new(world, Initializer::Layers, 0, network);
+            Ok(net.map(drop).map_err(Error::from))
+        })?;
+        let process_0 = format!("process 0 has \"weight [{classes}, 784]\"");
+        let process_1 = format!("process 1 has \"weight [{other_classes}, 784]\"");
+        both_say(ended, &["different networks", &process_0, &process_1])?;
+    }
+    Ok(())
+}
+
+/// As where the first process alone asks for the state of a trainer, or for outputs.
+#[test]
+fn a_call_in_one_process_alone_is_an_error_in_all() -> Result<()> {
+    let ended = in_processes(&[1, 1], |world| {
+        let first = world.processes().rank() == 0;
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        let trainer = plain(0, &net)?;
+        let called = if first {
+            trainer.state_dict().map(drop)
+        } else {
+            world.processes().agree("scores", "0.5")
+        };
+        Ok(called.map_err(Error::from))
+    })?;
+    let words = [
+        "the processes make different calls",
+        "process 0 gathers the buffers of a network",
+        "process 1 gathers scores",
+    ];
+    both_say(ended, &words)
+}
+
+#[test]
 fn data_in_another_order_is_an_error_in_all() -> Result<()> {
     let ended = in_processes(&[1, 1], |world| {
         let rank = world.processes().rank();
