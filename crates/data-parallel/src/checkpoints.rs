@@ -132,7 +132,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`Error::Checkpoint`](crate::Error::Checkpoint): another run writes there; no checkpoint there is whole; it is of a
-    /// run with another network or other settings, of which the message names the first. Then nothing was changed.
+    /// run with another network or other settings, of which the message names the first. Then nothing was changed. And if
+    /// the folder cannot be made: a name that begins with `~` or `$` is refused, because no shell has replaced it.
     pub fn open<'a>(
         folder: impl AsRef<Path>,
         trainers: impl Into<Vec<&'a mut Trainer>>,

@@ -73,12 +73,14 @@ impl Processes {
     pub fn mpi(timeout: Option<Duration>) -> Result<Self> {
         let processes = Self::of(mpi::process_group(timeout)?);
         let seen = processes.count();
-        let launched = devices::launched().filter(|launched| launched.processes > 1);
-        // each process is alone under the launcher of another MPI
-        if let Some(Launched {
-            variable, value, ..
-        }) = launched.filter(|_| seen == 1)
+        let others = |launched: &Launched| launched.processes > 1;
+        // under the launcher of another MPI each process sees itself alone
+        if let Some(launched) = devices::launched().filter(others)
+            && seen == 1
         {
+            let Launched {
+                variable, value, ..
+            } = launched;
             bail!(
                 "{variable} is {value}, and MPI sees {seen}: start the program with the launcher of the MPI that it was \
                  built with, or unset {variable}"

@@ -3,8 +3,8 @@
 //! there what is kept here.
 //!
 //! Everything is made in a folder of its own and moved into place when it is whole, the data first: at no time does a name
-//! lead to half a file. So processes that do not see each other's locks, as on some network disks, each download the
-//! file, and any of them is right.
+//! lead to half a file. On a network disk, processes may not see each other's locks. Then each downloads the file,
+//! and the last one stays.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
