@@ -140,7 +140,8 @@ fn goes_on(data: &Path, folder: &Path) -> anyhow::Result<()> {
         options.goes_on = true;
     })?;
     let checkpoints = Checkpoints::open(folder, &mut small_trainer()?)?;
-    run.go_on(folder, &checkpoints.own).with_context(here)?;
+    run.go_on(folder, &checkpoints.own, &[])
+        .with_context(here)?;
     Ok(())
 }
 

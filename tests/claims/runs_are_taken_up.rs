@@ -293,6 +293,30 @@ fn a_finished_run_is_left_as_it_is() -> Result<()> {
     Ok(())
 }
 
+/// Makes a complete run longer, and kills it after one of its first steps.
+fn killed_after_a_step(folder: &Path) -> Result<()> {
+    let newest = folder.join(NEWEST);
+    let before = fs::read(&newest)?;
+    let args = format!(
+        "--resume {} --epochs 2 --checkpoint-every 1",
+        folder.display()
+    );
+    let mut child = start("concise", &args)?;
+    let since = Instant::now();
+    while fs::read(&newest).is_ok_and(|now| now == before) {
+        let waits = since.elapsed() < Duration::from_secs(100) && child.try_wait()?.is_none();
+        ensure!(waits, "{args}: there is no new checkpoint");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill()?;
+    let status = child.wait()?;
+    ensure!(
+        !status.success(),
+        "{args}: it has ended before it was killed"
+    );
+    Ok(())
+}
+
 /// A finished run is made longer: it ends as one that had these epochs from the start. It is not made shorter than it
 /// is, and not where the learning rate depends on its length.
 fn a_run_can_have_more_epochs() -> Result<()> {
@@ -301,7 +325,17 @@ fn a_run_can_have_more_epochs() -> Result<()> {
     let shorter = RUN.replace("--epochs 2", "--epochs 1");
     let shorter = format!("{shorter} --out {}", folder.display());
     succeeds("concise", &shorter)?;
+    let model = folder.join("model.safetensors");
+    let of_shorter = fs::read(&model)?;
+    killed_after_a_step(&folder)?;
+    ensure!(
+        fs::read(&model)? == of_shorter,
+        "the model of the complete run is gone"
+    );
     runs.ends_alike_with("run", "--epochs 2")?;
+    // one that was killed after its last checkpoint still has the model of the shorter run
+    fs::write(runs.copied("last")?.join("model.safetensors"), of_shorter)?;
+    runs.ends_alike("last")?;
     // the new length is the run's own from now on
     let (_, stdout, _) = runs.resume("run", "")?;
     has(&stdout, "is complete; nothing to do")?;

@@ -42,7 +42,7 @@ impl RunCheckpoints {
         // Ctrl-C came before there is anything to keep: an earlier run in the folder stays
         let folder = options.folder().filter(|_| !interrupted());
         let checkpoints = match folder {
-            Some(folder) if options.resume.is_some() => resumed(folder, run, trainer)
+            Some(folder) if options.resume.is_some() => resumed(folder, run, net, trainer)
                 .with_context(|| format!("--resume {}", folder.display())),
             folder => begun(folder, run, net, trainer, options),
         };
@@ -152,9 +152,14 @@ fn begun(
     Ok(checkpoints)
 }
 
-fn resumed(folder: &Path, run: &mut Run, trainer: &mut Trainer) -> Result<Checkpoints> {
+fn resumed(
+    folder: &Path,
+    run: &mut Run,
+    net: &DataParallel,
+    trainer: &mut Trainer,
+) -> Result<Checkpoints> {
     let checkpoints = Checkpoints::open(folder, trainer)?;
-    let is_complete = run.go_on(folder, &checkpoints.own)?;
+    let is_complete = run.go_on(folder, &checkpoints.own, &net.state_dict()?)?;
     if is_complete {
         let folder = folder.display();
         say(format_args!(

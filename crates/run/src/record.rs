@@ -125,22 +125,30 @@ impl Record {
         self.write_drawings(Folder::write)
     }
 
-    /// Goes on with the record of a run in its folder, after these lines. What came later is removed.
+    /// Goes on with the record of a run in its folder, after these lines. What came later is removed. A model of a run that
+    /// was complete stays until the new one takes its place.
     ///
     /// # Errors
     /// If a table there contradicts the lines.
     pub fn go_on(&mut self, folder: Folder, lines: Lines) -> Result<()> {
         lines.check_tables(self.sizes, &folder)?;
         folder.remove_partial(&ALL);
-        folder.remove(MODEL)?; // of an earlier step
         self.lines = lines;
         self.folder = Some(folder);
         self.write_drawings(Folder::write)
     }
 
-    /// True if the run that a folder holds went to its end.
-    pub fn is_finished(folder: &Folder) -> bool {
-        folder.path().join(MODEL).exists()
+    /// True if a folder has the model of a run that ends with these parameters: one of an earlier step is another one.
+    ///
+    /// # Errors
+    /// If a parameter is NaN or infinite.
+    pub fn is_finished(folder: &Folder, model: &[(String, Tensor)]) -> Result<bool> {
+        let path = folder.path().join(MODEL);
+        let Ok(found) = fs::read(&path) else {
+            return Ok(false);
+        };
+        let expected = weights::to_finite_bytes(&path.display().to_string(), model)?;
+        Ok(found == expected)
     }
 
     /// Adds a step. From time to time the drawings show it.

@@ -260,12 +260,17 @@ impl Run {
         Ok(())
     }
 
-    /// Goes on where the run stood whose checkpoint has these tensors of [`kept`](Self::kept). Returns whether it is
-    /// complete: then its folder is left as it is.
+    /// Goes on where the run stood whose checkpoint has these tensors of [`kept`](Self::kept) and these parameters. Returns
+    /// whether it is complete: then its folder is left as it is.
     ///
     /// # Errors
     /// If there are too few epochs, or a table in the folder contradicts the checkpoint.
-    pub fn go_on(&mut self, checkpoints: &Path, kept: &BTreeMap<String, Tensor>) -> Result<bool> {
+    pub fn go_on(
+        &mut self,
+        checkpoints: &Path,
+        kept: &BTreeMap<String, Tensor>,
+        model: &[(String, Tensor)],
+    ) -> Result<bool> {
         let sizes = self.record.sizes;
         let get = |name: &str| kept.get(name).context(IS_OF_ANOTHER_PROGRAM);
         let lines = Lines::from_tensors(get(LOSSES)?, get(ROWS)?)?;
@@ -282,7 +287,7 @@ impl Run {
         self.progress.taken = steps;
         self.progress.checkpoint = Some(steps);
         let folder = Folder::open(checkpoints)?;
-        let is_complete = completed == sizes.epochs && Record::is_finished(&folder);
+        let is_complete = completed == sizes.epochs && Record::is_finished(&folder, model)?;
         if is_complete || is_quiet() {
             self.record.lines = lines;
         } else {
