@@ -39,7 +39,8 @@ pub enum Error {
     /// fails as well: go on from an earlier checkpoint.
     #[error(transparent)]
     Diverged(candle_core::Error),
-    /// A replica or a process failed in a step, or did not come to it: this network trains no further.
+    /// A replica or a process failed in a step, or did not come to it: this network trains no further. In several processes
+    /// each later call of this process is this error as well.
     #[error(transparent)]
     NetworkFailed(candle_core::Error),
     /// Processes that train together have different settings or parameters.

@@ -15,7 +15,9 @@
 //! **A launcher that MPI does not see is an error**: its variables (`devices::launched`) are compared with what MPI
 //! says.
 //!
-//! **A failing process ends all.** Under MPI a panic does so at once. If a call takes too long, a thread in each
+//! **A failing process ends all.** Under MPI a panic does so at once. After a step that failed in one process, each of its
+//! later calls is an error, and so is its end: a loop that ignores the error comes to [`launch`](crate::launch), which
+//! ends all. If a call takes too long, a thread in each
 //! process asks the others for their number of calls, and so finds a process that hangs (`collective::mpi`).
 
 use std::sync::{Mutex, MutexGuard};
@@ -29,7 +31,7 @@ use collective::{Algorithm, ProcessGroup};
 use devices::{Context, Launched, Process, bail, find, lock, message};
 use training::CheckpointError;
 
-use crate::error::Disagreement;
+use crate::error::{Disagreement, Kind};
 use crate::replication::{ReduceOn, Replication};
 
 /// The bytes that are gathered at once, from all processes together.
@@ -54,6 +56,8 @@ pub struct Processes {
     world: Option<Mutex<Box<dyn ProcessGroup>>>,
     /// A checksum of the parameters of each network that was dropped.
     ended: Mutex<Vec<u32>>,
+    /// Why a step of this process failed, for which the others wait.
+    failed: Mutex<Option<String>>,
 }
 
 impl Processes {
@@ -62,6 +66,7 @@ impl Processes {
         Self {
             world: None,
             ended: Mutex::default(),
+            failed: Mutex::default(),
         }
     }
 
@@ -94,6 +99,7 @@ impl Processes {
         Self {
             world: Some(Mutex::new(world)),
             ended: Mutex::default(),
+            failed: Mutex::default(),
         }
     }
 
@@ -114,6 +120,7 @@ impl Processes {
 
     /// Another channel to the same processes, for sums on another thread.
     pub(crate) fn channel(&self) -> Result<Option<Box<dyn ProcessGroup>>> {
+        self.check_failed()?;
         let world = self.world().map(|world| world.duplicate());
         Ok(world.transpose()?)
     }
@@ -157,6 +164,7 @@ impl Processes {
     /// # Errors
     /// If the processes do not reach each other; in all of them, if one brings something else.
     pub(crate) fn gather(&self, what: &str, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.check_failed()?;
         let Some(mut world) = self.world() else {
             return Ok(vec![own.to_vec()]);
         };
@@ -297,6 +305,7 @@ impl Processes {
     /// # Errors
     /// If the processes do not reach each other, or bring different numbers of values.
     pub fn sum(&self, values: &mut [f64]) -> Result<()> {
+        self.check_failed()?;
         match self.world() {
             None => Ok(()),
             Some(mut world) => Ok(world.sum_values(values)?),
@@ -322,6 +331,25 @@ impl Processes {
         Err(Disagreement(error).into())
     }
 
+    /// A step of this process failed. The others wait for it in that step, so no later call of this process can be the one
+    /// that they wait for.
+    pub(crate) fn fail(&self, why: &candle_core::Error) {
+        if !self.are_one() {
+            lock(&self.failed).get_or_insert(why.to_string());
+        }
+    }
+
+    /// An error after a step that failed.
+    fn check_failed(&self) -> Result<()> {
+        match &*lock(&self.failed) {
+            None => Ok(()),
+            Some(why) => Err(Kind::Failed.says(format!(
+                "an earlier step of this process failed, and the others wait for it; end the program with the error of \
+                 that step: {why}"
+            ))),
+        }
+    }
+
     /// A network is dropped, with parameters of this checksum.
     pub(crate) fn note_end(&self, checksum: u32) {
         lock(&self.ended).push(checksum);
@@ -335,6 +363,7 @@ impl Processes {
         if self.world.is_none() {
             return Ok(());
         }
+        self.check_failed()?;
         let mut ended = lock(&self.ended).clone();
         ended.sort_unstable(); // threads may drop them in another order
         let ended = self.agree("parameters at the end", &format!("{ended:x?}"));

@@ -319,6 +319,9 @@ impl Trainer {
 
     /// `error`; that the network is lost, if a step was refused and a parameter is NaN, infinite or too large.
     fn or_lost(&self, error: candle_core::Error) -> candle_core::Error {
+        if Kind::Failed.is_of(&error) {
+            self.net.processes.fail(&error);
+        }
         if !self.checks_numbers || !Kind::Refused.is_of(&error) {
             return error;
         }

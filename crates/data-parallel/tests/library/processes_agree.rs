@@ -283,3 +283,42 @@ fn other_parameters_are_found_at_the_end() -> Result<()> {
     }
     Ok(())
 }
+
+/// The other process waits in that step, as under MPI. Here it has ended, and waits for nothing.
+#[test]
+fn after_a_step_that_failed_each_call_is_an_error() -> Result<()> {
+    in_processes(&[1, 1], |world| {
+        let rank = world.processes().rank();
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        let falls = move |step| {
+            if rank == 1 && step == 1 {
+                f64::NAN
+            } else {
+                1.0
+            }
+        };
+        let mut trainer = plain(rank, &net)?.schedule(falls);
+        let (x, y) = flat(formula_batch(rank as u32, 4)?)?;
+        trainer.step(&x, &y)?;
+        if rank == 0 {
+            return Ok(());
+        }
+        let data = DataIter::of_tensors(&x, &y, 4, None)?;
+        let words = "the learning rate of step 2 is NaN";
+        let failed = |result: candle_core::Result<()>| {
+            let error = result.map_err(Error::from);
+            ensure!(matches!(error, Err(Error::NetworkFailed(_))), "{error:?}");
+            crate::kit::says(words, error)
+        };
+        for _ in 0..3 {
+            failed(trainer.step(&x, &y).map(drop))?; // a loop that ignores it
+        }
+        failed(evaluate_accuracy(&net, &data).map(drop))?;
+        let mut trainer = plain(rank, &net)?;
+        failed(trainer.step(&x, &y).map(drop))?;
+        failed(Checkpoints::open("runs/none", &mut trainer).map(drop))?;
+        failed(world.processes().sum(&mut [1.0]))?;
+        failed(DataParallel::new(world, Initializer::Layers, 0, network).map(drop))
+    })
+    .map(drop)
+}
