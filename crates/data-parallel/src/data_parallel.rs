@@ -235,8 +235,8 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// If `x` has no example, or the network has one number for all. If a replica fails; the message names it.
-    /// The network can train on.
+    /// If `x` has no example, or the first dimension of the outputs is not the examples. If a replica fails; the message
+    /// names it. The network can train on.
     pub fn forward<X: Batch>(&self, x: &X) -> Result<Tensor> {
         let shards = self.forward_shards(x)?;
         let to_first = |y_hat: &Tensor| devices::to_device(y_hat, &self.devices[0]);
@@ -244,10 +244,6 @@ impl DataParallel {
         ensure!(
             !shards.is_empty(),
             "forward: x has 0 examples; give at least 1"
-        );
-        ensure!(
-            shards.iter().all(|y_hat| y_hat.rank() > 0),
-            "forward: the outputs have shape [], expected a first dimension, the examples"
         );
         Tensor::cat(&shards, 0)
     }
@@ -266,10 +262,11 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// If a replica fails; the message names it. The network can train on.
+    /// If the first dimension of the outputs is not the examples. If a replica fails; the message names it. The network can
+    /// train on.
     pub fn forward_shards<X: Batch>(&self, x: &X) -> Result<Vec<Tensor>> {
         self.infer_on_each(&BatchTensors::new(x, &())?, |replica, shard| {
-            replica.infer(&shard.x)
+            replica.infer_rows(&shard)
         })
     }
 

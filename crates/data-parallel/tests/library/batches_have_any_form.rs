@@ -860,8 +860,13 @@ fn outputs_that_do_not_go_together_are_named() -> Result<()> {
     let one = [Ok((ones(4, 2)?, ()))];
     let words = "the outputs have shape [], expected a first dimension of 4, the examples";
     says(words, predict(&mean, one).map(drop))?;
-    let words = "forward: the outputs have shape [], expected a first dimension";
     says(words, mean.forward(&ones(4, 2)?))?;
+    let turned = |_: VarBuilder<'_>| Ok(candle(|x: &Tensor| x.t()?.contiguous()));
+    let turned = DataParallel::new(&cpus(2), Initializer::Layers, 0, turned)?;
+    let words = "the outputs have shape [3, 2], expected a first dimension of 2, the examples";
+    says(words, turned.forward(&ones(4, 3)?))?;
+    says(words, turned.forward_shards(&ones(4, 3)?))?;
+    says(words, predict(&turned, [Ok((ones(4, 3)?, ()))]))?;
     // an error in one process is one in all; so is the same minibatch in two
     in_processes(&[1, 1], |world| {
         let net = DataParallel::new(world, Initializer::Layers, 0, nothing)?;
