@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use candle_core::{Device, Result, Tensor};
 use devices::{Context, ensure};
@@ -95,6 +95,8 @@ impl<X, Y, E: Examples<X, Y> + ?Sized> Examples<X, Y> for Arc<E> {
 /// X and y are tensors, or other forms of [`Batch`].
 #[derive(Clone)]
 pub struct DataIter<X = Tensor, Y = Tensor> {
+    /// Another one for each data. Clones have the same.
+    number: usize,
     examples: Arc<dyn Examples<X, Y>>,
     num_examples: usize,
     batch_size: usize,
@@ -106,6 +108,9 @@ pub struct DataIter<X = Tensor, Y = Tensor> {
     part: Part,
     stop: Stop,
 }
+
+/// The numbers of data that were taken.
+static NUMBERS: AtomicUsize = AtomicUsize::new(0);
 
 /// An epoch in which an interrupted run goes on.
 #[derive(Clone, Debug, Default)]
@@ -150,6 +155,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
         ensure!(num_examples > 0, "there are no examples; give at least 1");
         ensure!(batch_size > 0, "the batch size is 0; give at least 1");
         Ok(DataIter {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             examples: Arc::new(examples),
             num_examples,
             batch_size,
@@ -297,6 +303,11 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
             "examples {}\nbatch-size {}\norder {order}\ndrop-last {}",
             self.num_examples, self.batch_size, self.drops_last
         )
+    }
+
+    /// A number that tells this data from any other in the process. Clones have the same.
+    pub fn number(&self) -> usize {
+        self.number
     }
 
     /// True if it makes only a part of each minibatch, as [`shards`](Self::shards) says.

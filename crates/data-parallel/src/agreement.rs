@@ -72,15 +72,20 @@ impl Drop for AtTheEnd {
         if self.processes.are_one() {
             return;
         }
-        let mut all = crc32fast::Hasher::new();
-        for (_, param) in self.state.parameters() {
-            match bytes(param) {
-                Ok(bytes) => all.update(&bytes),
-                Err(_) => return, // of a device that has failed, which is an error elsewhere
-            }
+        // a device that has failed is an error elsewhere
+        if let Ok(sum) = checksum(&self.state) {
+            self.processes.note_end(sum);
         }
-        self.processes.note_end(all.finalize());
     }
+}
+
+/// A checksum of all parameters of a replica.
+pub(crate) fn checksum(state: &NetworkState) -> Result<u32> {
+    let mut all = crc32fast::Hasher::new();
+    for (_, param) in state.parameters() {
+        all.update(&bytes(param)?);
+    }
+    Ok(all.finalize())
 }
 
 /// The type in which parameters are compared between processes: what is not f32, such as a frozen table, as f64.

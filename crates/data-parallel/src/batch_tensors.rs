@@ -1,6 +1,6 @@
 //! The tensors of a minibatch, or of a replica's part of it, whatever form a program's batches have.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, TensorId};
 use devices::{bail, or_panic};
 use training::{Batch, named, num_examples_of, tensors};
 
@@ -25,6 +25,12 @@ impl BatchTensors {
     /// As [`new`](Self::new); a panic in a `map` of the program becomes an error.
     pub fn of_program(x: &impl Batch, y: &impl Batch) -> Result<Self> {
         or_panic(|| Self::new(x, y))
+    }
+
+    /// What tells the tensors of a minibatch from all others; nothing where `map` of the program is an error.
+    pub fn ids_of_program(x: &impl Batch, y: &impl Batch) -> Vec<TensorId> {
+        let all = or_panic(|| Ok([tensors(x)?, tensors(y)?].concat()));
+        all.unwrap_or_default().iter().map(Tensor::id).collect()
     }
 
     /// An error that names a number that is NaN or infinite, in f32 on the CPU.

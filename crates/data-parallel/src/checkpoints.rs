@@ -10,8 +10,13 @@
 //! the checkpoint (`run::Run::kept`). Replicas are compared first, because a difference would spread to all replicas
 //! of the resumed run.
 //!
-//! **The checkpoint hands out the minibatches** ([`Checkpoints::minibatches`]). Its loader counts them, and cuts the
-//! part of this process. So no program computes a position, and an evaluation on the same data does not disturb it.
+//! **The checkpoint hands out the minibatches** ([`Checkpoints::minibatches`]), and cuts the part of this process. So no
+//! program computes a position, and an evaluation on the same data does not disturb it. The position is that of the steps:
+//! minibatches that were taken ahead are left. `given` says how a step tells its minibatch.
+//!
+//! **What a program changes during a run is state**: rates, accumulation, clipping, the split of a minibatch. A checkpoint
+//! has the settings with which the run began, and is compared with what the program says before `open`. The present ones
+//! come back. A closure cannot come back, such as a schedule: it may not change after `open`.
 //!
 //! **History is state.** The best epoch, patience and the epochs that are left follow from it, after a restart as
 //! before. The best parameters are written before the checkpoint that knows of them: a run that is killed between the
@@ -23,12 +28,13 @@ mod another_run;
 mod content;
 mod epoch;
 mod folder;
+mod given;
 mod position;
 mod settings;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use candle_core::{Result, Tensor};
 use devices::{Context, ensure, lock, wrap};
@@ -36,11 +42,13 @@ use training::{Batch, Checkpoint, CheckpointError, CheckpointFolder, DataIter, f
 
 use crate::data_parallel::DataParallel;
 use crate::trainer::{Flags, Trainer};
+use crate::update_rule::check_optimizer;
 use another_run::{BEST, NEXT_BEST};
 use content::GoesOn;
 pub use epoch::Epoch;
 use folder::{Start, is_of_the_disk, name_best, take};
 use position::{Counted, Position, Progress};
+use settings::Fixed;
 
 /// The checkpoints of a run, in a folder: the last ones, and the best parameters. A program that is started again goes on
 /// where it was, to the bit (on the CPU), also after `kill -9` and inside of an epoch.
@@ -94,6 +102,10 @@ pub struct Checkpoints {
     tried: usize,
     /// Of each trainer.
     flags: Vec<Flags>,
+    /// The settings with which the run began.
+    began: String,
+    /// Of each trainer.
+    fixed: Vec<Fixed>,
     notes: Vec<String>,
 }
 
@@ -119,7 +131,7 @@ impl<'a> From<&'a Trainer> for Vec<&'a Trainer> {
 type FailedWrite = Box<dyn FnMut(&candle_core::Error) + Send>;
 
 /// Where a checkpoint was written.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Saved {
     number: usize,
     position: Option<Position>,
@@ -129,6 +141,10 @@ impl Checkpoints {
     /// Takes the folder for this run, and makes it where it is not there. A checkpoint of the same run in it gives the
     /// trainers and their network its state; without one the run begins. `trainers` is `&mut trainer`, or
     /// `[&mut a, &mut b]` of one network.
+    ///
+    /// The same run has the same settings here as when it began. What the program has changed since then comes back with the
+    /// state: rates, accumulation, clipping and [`set_split`](DataParallel::set_split). Parameters of a file, such as
+    /// pretrained ones, are loaded before this call.
     ///
     /// # Errors
     /// [`Error::Checkpoint`](crate::Error::Checkpoint): another run writes there; no checkpoint there is whole; it is of a
@@ -236,16 +252,23 @@ impl Checkpoints {
             );
             trainer.check_no_gradients_wait("Checkpoints::open")?;
         }
-        let settings = settings::of_run(trainers, None);
-        net.processes.agree("settings", &settings)?;
+        let began = settings::of_run(trainers);
+        net.processes.agree("settings", &began)?;
         for trainer in trainers {
-            trainer.rule.optimizer.check()?;
+            check_optimizer(&*trainer.rule.optimizer)?;
         }
         content::check_names(&net)?;
         let flags = trainers.iter().map(|trainer| trainer.flags.clone());
+        let fixed = trainers.iter().map(|trainer| Fixed::of(trainer));
+        let progress = Arc::<Mutex<Progress>>::default();
+        let watcher: Weak<Mutex<Progress>> = Arc::downgrade(&progress);
+        net.watchers.add(watcher);
+        net.resumed.ends(); // of a run before this one
         Ok(Self {
             own: BTreeMap::new(),
             flags: flags.collect(),
+            began,
+            fixed: fixed.collect(),
             net,
             path: path.to_owned(),
             folder: None,
@@ -253,7 +276,7 @@ impl Checkpoints {
             replaces: false,
             keep: 2,
             on_failed_write: None,
-            progress: Arc::default(),
+            progress,
             saved: Saved::default(),
             tried: 0,
             notes: Vec::new(),
@@ -287,6 +310,9 @@ impl Checkpoints {
         let progress = self.progress.clone();
         let flags = self.flags.clone();
         let first = lock(&progress).history.len() + 1;
+        if first > all || lock(&progress).is_out_of_patience() {
+            self.net.resumed.ends(); // it has no step left
+        }
         // each number once: where an epoch was not ended, the minibatches of the next are an error
         (first..=all).take_while(move |_| {
             !flags.iter().any(Flags::is_stopping) && !lock(&progress).is_out_of_patience()
@@ -299,23 +325,28 @@ impl Checkpoints {
     /// Take all of them: `take(100)` would give a run that goes on 100 others. If training is to end, they end between two
     /// steps.
     ///
+    /// An epoch may use several data, at once or in turn: each has a position of its own. A run that goes on has to ask for
+    /// them in the same order.
+    ///
+    /// A checkpoint has the minibatches that steps have taken. So a program may take some ahead, and may leave some out. It
+    /// gives each step inputs or targets as it got them here, which tell the minibatch; where the step has new tensors, it
+    /// takes no other minibatch before the step.
+    ///
     /// The first item is an error if `epoch` is not the one that [`epochs`](Self::epochs) gave, or if the data has another
-    /// number of examples, batch size or order than in this run before.
+    /// number of examples, batch size or order than in this run before. So it is if all minibatches of this data were given
+    /// in this epoch, or another iterator gives them.
     pub fn minibatches<X: Batch, Y: Batch>(
         &self,
         data: &DataIter<X, Y>,
         epoch: usize,
     ) -> impl Iterator<Item = Result<(X, Y)>> + use<X, Y> {
-        let begun = lock(&self.progress).begin(&self.path, data, epoch);
-        let loader = begun.and_then(|given| {
-            let data = self.net.part(data.clone());
-            Ok(data.starting_at(epoch, given)?.epoch(epoch))
-        });
-        Counted::new(loader, self.progress.clone(), self.flags.clone())
+        let part = |data| self.net.part(data);
+        let (progress, flags) = (self.progress.clone(), self.flags.clone());
+        Counted::begin(&self.path, data, epoch, part, progress, flags)
     }
 
     /// Writes a checkpoint if `minibatches` came since the last one, or training is to end; not while gradients wait for
-    /// their step. Call it after the step, with the trainers of [`open`](Self::open).
+    /// their step. Call it after the last step on a minibatch, with the trainers of [`open`](Self::open).
     ///
     /// # Errors
     /// As [`save`](Self::save).
@@ -329,7 +360,9 @@ impl Checkpoints {
         let is_between_steps = trainers.iter().all(|trainer| trainer.is_between_steps());
         let since = self.number(&trainers).saturating_sub(self.tried);
         let ends = self.is_stopping() && is_between_steps;
-        if is_between_steps && since > 0 && (since >= minibatches || ends) {
+        let is_due = since > 0 && (since >= minibatches || ends);
+        let is_wrong = lock(&self.progress).given.is_checkpoint_wrong();
+        if is_between_steps && (is_due || is_wrong) {
             self.save(trainers)?;
         }
         lock(&self.progress).saved_every(ends);
@@ -340,16 +373,23 @@ impl Checkpoints {
     ///
     /// # Errors
     /// If a number is NaN or infinite, replicas differ, gradients wait for their step, or the file cannot be written; then
-    /// the checkpoints before it stay. And if the folder was moved. In several processes all return an error.
+    /// the checkpoints before it stay. If it is not known which minibatches are left of the epoch, or a trainer was given
+    /// another schedule, `mean_over` or `depends_on` after [`open`](Self::open). And if the folder was moved. In several
+    /// processes all return an error.
     pub fn save<'a>(&mut self, trainers: impl Into<Vec<&'a Trainer>>) -> Result<()> {
         let trainers = trainers.into();
         self.check_trainers(&trainers)?;
         if !self.writes {
             return Ok(());
         }
+        for (trainer, fixed) in trainers.iter().zip(&self.fixed) {
+            fixed.check(trainer)?;
+        }
+        lock(&self.progress).check()?;
         let number = self.number(&trainers);
         let keep = self.keep;
-        let checkpoint = content::collect(&self.net, &trainers, &self.own, &lock(&self.progress))?;
+        let progress = lock(&self.progress).clone();
+        let checkpoint = content::collect(&self.net, &trainers, &self.own, &progress, &self.began)?;
         self.tried = number;
         let replaces = self.replaces;
         let is_written = self.written(|folder| {
@@ -362,7 +402,9 @@ impl Checkpoints {
         })?;
         if is_written {
             self.replaces = false;
-            let position = Some(lock(&self.progress).position());
+            let mut progress = lock(&self.progress);
+            progress.given.are_saved();
+            let position = Some(progress.position());
             self.saved = Saved { number, position };
         }
         Ok(())
@@ -380,8 +422,8 @@ impl Checkpoints {
     /// [`is_cut`](Self::is_cut), because the program comes here again at the end of the epoch.
     ///
     /// # Errors
-    /// If the score is NaN; if gradients wait for their step: call [`Trainer::flush`] before the evaluation. And as
-    /// [`save`](Self::save).
+    /// If the score is NaN; if no minibatch was trained in the epoch; if gradients wait for their step: call
+    /// [`Trainer::flush`] before the evaluation. And as [`save`](Self::save).
     pub fn end_epoch<'a>(
         &mut self,
         score: f64,
@@ -398,6 +440,9 @@ impl Checkpoints {
             }
             return Ok(None);
         }
+        if lock(&self.progress).given.is_checkpoint_wrong() {
+            lock(&self.progress).check()?;
+        }
         ensure!(
             !score.is_nan(),
             "the score of the epoch is NaN; the run stays at the last checkpoint"
@@ -410,6 +455,12 @@ impl Checkpoints {
         let loss = losses
             .first()
             .context("end_epoch: give at least 1 trainer")?;
+        let epoch = lock(&self.progress).position().epoch;
+        ensure!(
+            losses.iter().any(|losses| losses.divisor > 0.0),
+            "end_epoch: no minibatch was trained in epoch {epoch}, so it does not end; train the minibatches of \
+             Checkpoints::minibatches, with the trainers of Checkpoints::open"
+        );
         let before = lock(&self.progress).clone();
         let ended = lock(&self.progress).end_epoch(loss.mean(), score);
         let best = if ended.is_best && self.writes {
@@ -470,7 +521,9 @@ impl Checkpoints {
         })?;
         let found = candle_core::safetensors::load_buffer(&found, &candle_core::Device::Cpu)?;
         let state: Vec<(String, Tensor)> = found.into_iter().collect();
-        self.net.set_state(&state)
+        self.net.set_state(&state)?;
+        self.net.resumed.ends(); // on purpose
+        Ok(())
     }
 
     /// True if training was told to end, by [`Trainer::stop_when`]. Then a program may leave out its evaluation.
@@ -497,7 +550,7 @@ impl Checkpoints {
     /// The number of a checkpoint: minibatches, or steps on data that is not counted here.
     fn number(&self, trainers: &[&Trainer]) -> usize {
         let steps = trainers.iter().map(|trainer| trainer.steps()).max();
-        let minibatches = lock(&self.progress).position().minibatches;
+        let minibatches = lock(&self.progress).minibatches();
         minibatches.max(steps.unwrap_or(0))
     }
 
@@ -507,6 +560,7 @@ impl Checkpoints {
         self.net.load_state_dict(&from.network)?;
         for (trainer, from) in trainers.iter_mut().zip(from.trainers) {
             trainer.set_state(from.state)?;
+            from.settings.set(trainer);
             trainer.losses.since_mean = from.losses;
             trainer.losses.of_epoch = from.epoch_losses;
         }
@@ -515,7 +569,14 @@ impl Checkpoints {
         self.own = from.own;
         self.notes = from.notes;
         self.saved.position = Some(from.progress.position());
-        self.progress = Arc::new(Mutex::new(from.progress));
+        *lock(&self.progress) = from.progress;
+        if let Some(weights) = from.split {
+            self.net.set_split(&weights)?;
+        }
+        // before the first step of the run nothing can be undone
+        if trainers.iter().any(|trainer| trainer.steps() > 0) {
+            self.net.resumed.goes_on(&self.net.states[0])?;
+        }
         Ok(())
     }
 

@@ -21,7 +21,9 @@ use crate::place::Place;
 use crate::processes::Processes;
 use crate::replica::{Cores, Memberships, Replica, Shared, Worker, Workers};
 use crate::replication::{ReduceOn, Replication};
+use crate::resumed::Resumed;
 use crate::statistics::Statistics;
+use crate::watchers::Watchers;
 
 /// Replicas of one network, one on each device, with the same parameters. Each has batch-norm
 /// statistics of its own, as the book says.
@@ -55,6 +57,10 @@ pub struct DataParallel {
     /// How many trainers it has had.
     pub(crate) trainers: Arc<AtomicUsize>,
     pub(crate) statistics: Arc<Statistics>,
+    /// Who sees the minibatches of its trainers.
+    pub(crate) watchers: Arc<Watchers>,
+    /// The parameters with which a run goes on, until its first step.
+    pub(crate) resumed: Arc<Resumed>,
     pub(crate) finite: Arc<Finite>,
     /// How the replicas work together.
     pub(crate) how: Replication,
@@ -184,6 +190,8 @@ impl DataParallel {
             },
             trainers: Arc::default(),
             statistics: Arc::default(),
+            watchers: Arc::default(),
+            resumed: Arc::default(),
             how,
             seed,
             processes,
@@ -497,6 +505,11 @@ impl DataParallel {
         })?;
         *lock(&self.weights) = weights.to_vec();
         Ok(())
+    }
+
+    /// The weights of [`set_split`](Self::set_split), of all replicas.
+    pub(crate) fn split_weights(&self) -> Vec<f64> {
+        lock(&self.weights).clone()
     }
 
     /// So many examples, in shares for the replicas of this process.

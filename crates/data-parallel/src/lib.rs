@@ -69,10 +69,12 @@ mod processes;
 mod replica;
 mod replication;
 mod report;
+mod resumed;
 pub mod schedule;
 mod statistics;
 mod trainer;
 mod update_rule;
+mod watchers;
 
 // a package needs no other name
 pub use {candle_core, candle_nn};

@@ -36,6 +36,23 @@ pub(crate) struct StepRule {
     pub max_norm: Option<f64>,
 }
 
+/// An error if an optimizer has a setting, or names of its state, that cannot be used.
+pub(crate) fn check_optimizer(optimizer: &dyn Optimizer) -> Result<()> {
+    optimizer.check()?;
+    let names = optimizer.state();
+    for (i, name) in names.iter().enumerate() {
+        ensure!(
+            !names[..i].contains(name),
+            "Optimizer::state: two are called {name:?}; give each a name of its own"
+        );
+        ensure!(
+            *name != "replica" && !name.starts_with("replica "),
+            "Optimizer::state: the name {name:?} begins as those of the replicas' own tensors do; give it another one"
+        );
+    }
+    Ok(())
+}
+
 impl UpdateRule {
     pub fn new(optimizer: impl Optimizer + 'static, parameters: usize) -> Self {
         Self {
@@ -112,7 +129,7 @@ impl UpdateRule {
     /// # Errors
     /// If the learning rate is negative or no finite number, or the optimizer has a setting that cannot be used.
     pub fn of_step(&self, step: usize) -> Result<StepRule> {
-        self.optimizer.check()?;
+        check_optimizer(&*self.optimizer)?;
         let lr = self.lr_of(step);
         let number = step + 1;
         ensure!(

@@ -96,7 +96,7 @@ pub trait Optimizer: Debug + Send + Sync {
     fn lr(&self) -> f64;
 
     /// The names of its state: the numbers of each element of a parameter that go from step to step. They begin as
-    /// zeros, and stay finite.
+    /// zeros, and stay finite. No two have the same name.
     fn state(&self) -> &'static [&'static str];
 
     /// Looks at its own numbers. It is called before each step: an error of it changes nothing, while one of

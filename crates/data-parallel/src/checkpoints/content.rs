@@ -11,7 +11,7 @@ use super::another_run::{another_run, other_settings};
 use super::position::Progress;
 use super::settings;
 use crate::data_parallel::DataParallel;
-use crate::trainer::{CheckedState, LossSum, Trainer};
+use crate::trainer::{CheckedState, LossSum, PresentSettings, Trainer};
 
 /// The name of the sums of a trainer's losses and their divisors.
 const LOSSES: &str = "losses";
@@ -21,10 +21,15 @@ const OWN: &str = "own/";
 const VERSION: &str = "version";
 const SETTINGS: &str = "settings";
 const DATA: &str = "data";
+/// What stands between the settings of two data.
+const BETWEEN_DATA: &str = "\n\n";
 const POSITION: &str = "position";
 const HISTORY: &str = "history";
 /// The CRC-32 of the best parameters.
 const BEST_CRC: &str = "best";
+/// The settings that the program may have changed since the run began: of each trainer a line, and the network's split.
+const PRESENT: &str = "present";
+const SPLIT: &str = "split";
 const ALGORITHMS: &str = "algorithms";
 /// Why a newer checkpoint was not taken: no file has it.
 pub(super) const NOTE: &str = "note";
@@ -40,6 +45,8 @@ pub(super) struct GoesOn {
     pub trainers: Vec<OfTrainer>,
     pub own: BTreeMap<String, Tensor>,
     pub progress: Progress,
+    /// What `DataParallel::set_split` has set; none in a checkpoint of an earlier version.
+    pub split: Option<Vec<f64>>,
     /// The algorithms that were chosen for a GPU.
     pub algorithms: Vec<(String, String)>,
     pub notes: Vec<String>,
@@ -48,6 +55,7 @@ pub(super) struct GoesOn {
 /// What a trainer takes up.
 pub(super) struct OfTrainer {
     pub state: CheckedState,
+    pub settings: PresentSettings,
     pub losses: LossSum,
     pub epoch_losses: LossSum,
 }
@@ -64,7 +72,7 @@ pub(super) fn check_names(net: &DataParallel) -> Result<()> {
     Ok(())
 }
 
-/// The checkpoint of trainers and their network.
+/// The checkpoint of trainers and their network, in a run that `began` with these settings.
 ///
 /// # Errors
 /// If replicas differ, a number is NaN or infinite, or gradients wait for their step.
@@ -73,6 +81,7 @@ pub(super) fn collect(
     trainers: &[&Trainer],
     own: &BTreeMap<String, Tensor>,
     progress: &Progress,
+    began: &str,
 ) -> Result<Checkpoint> {
     net.check_replicas()?;
     let network = net.state_dict()?;
@@ -89,10 +98,22 @@ pub(super) fn collect(
     for (name, tensor) in own {
         tensors.insert(format!("{OWN}{name}"), tensor.clone());
     }
+    let schedules = settings::of_schedules(trainers, &steps(trainers));
+    let present = trainers
+        .iter()
+        .map(|trainer| PresentSettings::of(trainer).to_line());
+    let present: Vec<String> = present.collect();
+    let split: Vec<String> = net
+        .split_weights()
+        .iter()
+        .map(|weight| format!("{weight:?}"))
+        .collect();
     let texts = [
         (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
-        (SETTINGS, settings::of_run(trainers, Some(&steps(trainers)))),
-        (DATA, progress.data.clone().unwrap_or_default()),
+        (SETTINGS, format!("{began}\n{schedules}")),
+        (PRESENT, present.join("\n")),
+        (SPLIT, split.join(" ")),
+        (DATA, progress.data.join(BETWEEN_DATA)),
         (POSITION, progress.position_text()),
         (HISTORY, progress.history_text()),
         (
@@ -151,9 +172,8 @@ fn checked(
     };
     let saved_settings = text(SETTINGS)?;
     let first = |settings: &str| settings.lines().next().unwrap_or_default().to_owned();
-    let own_settings = settings::of_run(trainers, None);
-    if let Some((this, other)) = training::difference(&first(&own_settings), &first(saved_settings))
-    {
+    let began = settings::of_run(trainers);
+    if let Some((this, other)) = training::difference(&first(&began), &first(saved_settings)) {
         return Err(other_settings(path, &this, &other)); // another number of trainers
     }
     let own = take_own(&mut tensors);
@@ -162,23 +182,35 @@ fn checked(
         .collect();
     let network = network_of(tensors, net)?;
     let steps: Vec<usize> = states.iter().filter_map(Trainer::steps_in).collect();
-    let own_settings = settings::of_run(trainers, Some(&steps));
+    let own_settings = format!("{began}\n{}", settings::of_schedules(trainers, &steps));
     let saved_settings = &with_mean_over(saved_settings, &own_settings);
     if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
         return Err(other_settings(path, &this, &other));
     }
+    let mut present = texts.get(PRESENT).map(|text| text.lines());
     let mut checked = Vec::new();
     for (trainer, mut state) in trainers.iter().zip(states) {
+        let settings = match &mut present {
+            None => PresentSettings::of(trainer), // of an earlier version, which refuses all others
+            Some(lines) => {
+                let line = lines.next().context("there are no settings of a trainer")?;
+                PresentSettings::from_line(line, trainer)?
+            }
+        };
         let sums = state.remove(LOSSES).context("there are no losses");
         let [losses, epoch_losses] = losses_of(&sums?)?;
         checked.push(OfTrainer {
-            state: trainer.check_state(&state)?,
+            state: trainer.check_state(&state, settings.trained())?,
+            settings,
             losses,
             epoch_losses,
         });
     }
     let mut progress = Progress::read(text(POSITION)?, text(HISTORY)?)?;
-    progress.data = Some(text(DATA)?.to_owned()).filter(|data| !data.is_empty());
+    let data = text(DATA)?
+        .split(BETWEEN_DATA)
+        .filter(|data| !data.is_empty());
+    progress.data = data.map(str::to_owned).collect();
     progress.best_crc32 = text(BEST_CRC)?.parse().ok();
     let mut notes: Vec<String> = texts.get(NOTE).cloned().into_iter().collect();
     notes.push(format!(
@@ -192,9 +224,16 @@ fn checked(
         trainers: checked,
         own,
         progress,
+        split: texts.get(SPLIT).map(|text| split_of(text)).transpose()?,
         algorithms: settings::pairs(text(ALGORITHMS)?),
         notes,
     })
+}
+
+/// The weights of a split.
+fn split_of(text: &str) -> Result<Vec<f64>> {
+    let weights: Option<Vec<f64>> = text.split(' ').map(|word| word.parse().ok()).collect();
+    weights.with_context(|| format!("the split cannot be read: {text:?}"))
 }
 
 /// The settings of a checkpoint. In one of an earlier version nothing says what the mean of a step is over: the examples.

@@ -1,49 +1,52 @@
-//! Where a run stands: minibatches that were given, epochs that were completed.
+//! Where a run stands: minibatches that its steps have taken, epochs that were completed.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use candle_core::Result;
+use candle_core::{Result, TensorId};
 use devices::{Context, ensure, lock};
 use training::{Batch, DataIter, Loader, difference};
 
 use super::another_run::other_data;
 use super::epoch::Epoch;
+use super::given::{Begun, Given};
+use crate::batch_tensors::BatchTensors;
 use crate::trainer::Flags;
+use crate::watchers::Watcher;
 
-/// A place in a run, between two minibatches.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A place in a run, between two steps.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Position {
     /// From 1.
     pub epoch: usize,
-    /// The minibatches of this epoch that were given.
-    pub given: usize,
-    /// Those of all epochs.
-    pub minibatches: usize,
+    /// The minibatches of this epoch that steps have taken, of each data.
+    pub taken: Vec<usize>,
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { epoch, given, .. } = self;
-        match given {
-            0 => write!(f, "after epoch {}", epoch - 1),
-            given => write!(f, "in epoch {epoch}, after {given} of its minibatches"),
+        let Self { epoch, taken } = self;
+        if taken.iter().all(|taken| *taken == 0) {
+            return write!(f, "after epoch {}", epoch - 1);
         }
+        let taken = joined(taken, " and ");
+        write!(f, "in epoch {epoch}, after {taken} of its minibatches")
     }
+}
+
+fn joined(numbers: &[usize], with: &str) -> String {
+    let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    numbers.join(with)
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
-    /// The minibatches of the present epoch that were given.
-    given: usize,
-    /// How many it has.
-    of: usize,
+    /// The minibatches of the present epoch.
+    pub given: Given,
     /// The minibatches of the epochs before.
     before: usize,
-    /// The minibatches of the present epoch ended early.
-    cut: bool,
     /// `save_every` has written the last checkpoint: no minibatch follows.
     ends: bool,
     /// How many minibatches were given when `save_every` was called last.
@@ -55,26 +58,41 @@ pub(super) struct Progress {
     pub patience: Option<usize>,
     /// The CRC-32 of the best parameters.
     pub best_crc32: Option<u32>,
-    /// The settings of the data; none before the first minibatch.
-    pub data: Option<String>,
+    /// The settings of each data, in the order in which an epoch asks for them.
+    pub data: Vec<String>,
+}
+
+impl Watcher for Mutex<Progress> {
+    fn step_on(&self, tensors: &[TensorId]) {
+        lock(self).given.step_on(tensors);
+    }
 }
 
 impl Progress {
     pub fn position(&self) -> Position {
         Position {
             epoch: self.history.len() + 1,
-            given: self.given,
-            minibatches: self.before + self.given,
+            taken: self.given.taken(),
         }
     }
 
-    /// Begins an epoch of the run in a folder, or goes on in it. Returns how many of its minibatches were given before.
-    pub fn begin<X: Batch, Y: Batch>(
+    /// How many minibatches steps have taken in all epochs.
+    pub fn minibatches(&self) -> usize {
+        self.before + self.given.number_taken()
+    }
+
+    /// An error if a run could not go on at the position.
+    pub fn check(&self) -> Result<()> {
+        self.given.check(self.history.len() + 1)
+    }
+
+    /// Begins with a data of an epoch of the run in a folder, or goes on with it.
+    fn begin<X: Batch, Y: Batch>(
         &mut self,
         folder: &Path,
         data: &DataIter<X, Y>,
         epoch: usize,
-    ) -> Result<usize> {
+    ) -> Result<Begun> {
         let next = self.history.len() + 1;
         ensure!(
             epoch == next,
@@ -82,16 +100,17 @@ impl Progress {
              with end_epoch"
         );
         let settings = data.settings();
-        if let Some(other) = &self.data
-            && let Some((this, other)) = difference(&settings, other)
-        {
-            return Err(other_data(folder, &this, &other));
+        match self.data.get(self.given.place(data.number())) {
+            None => self.data.push(settings),
+            Some(other) => {
+                if let Some((this, other)) = difference(&settings, other) {
+                    return Err(other_data(folder, &this, &other));
+                }
+            }
         }
-        self.data = Some(settings);
-        self.of = data.num_batches();
-        self.cut = false;
+        let begun = self.given.begin(data.number(), data.num_batches(), epoch)?;
         self.clock.get_or_insert_with(Instant::now);
-        Ok(self.given)
+        Ok(begun)
     }
 
     fn stop_clock(&mut self) {
@@ -109,13 +128,13 @@ impl Progress {
     /// True if the minibatches of the present epoch ended early, because training is to end; not where the program took
     /// fewer, or others.
     pub fn is_cut(&self, is_stopping: bool) -> bool {
-        self.cut || is_stopping && self.given < self.of
+        self.given.are_cut(is_stopping)
     }
 
     /// `save_every` was called; `ends` says whether it has written the last checkpoint.
     pub fn saved_every(&mut self, ends: bool) {
         self.ends |= ends;
-        self.asked_at = Some(self.given);
+        self.asked_at = Some(self.given.number_given());
     }
 
     /// True if no minibatch follows. If `save_every` was called after the last one, it decides, because what it wrote is
@@ -123,7 +142,7 @@ impl Progress {
     fn ends_here(&self, flags: &[Flags]) -> bool {
         let wanted = flags.iter().any(Flags::is_stopping);
         let between_steps = flags.iter().all(Flags::is_between_steps);
-        self.ends || wanted && between_steps && self.asked_at != Some(self.given)
+        self.ends || wanted && between_steps && self.asked_at != Some(self.given.number_given())
     }
 
     pub fn end_epoch(&mut self, loss: f64, score: f64) -> Epoch {
@@ -137,8 +156,7 @@ impl Progress {
             is_best: best.is_none_or(|best| score > best),
         };
         self.history.push(ended);
-        self.before += std::mem::take(&mut self.given);
-        self.of = 0;
+        self.before += std::mem::take(&mut self.given).number_given();
         self.asked_at = None;
         ended
     }
@@ -156,10 +174,12 @@ impl Progress {
     }
 
     pub fn position_text(&self) -> String {
-        let given = self.given;
+        let taken = self.given.taken();
+        let taken = if taken.is_empty() { vec![0] } else { taken };
+        let taken = joined(&taken, ",");
         let before = self.before;
         let seconds = self.seconds_so_far();
-        format!("{given} {before} {seconds:?}")
+        format!("{taken} {before} {seconds:?}")
     }
 
     /// A line for each epoch: loss, score, seconds.
@@ -184,28 +204,41 @@ impl Progress {
             progress.end_epoch(loss, score);
         }
         let mut words = position.split(' ');
-        progress.given = number(words.next())? as usize;
+        let taken = words.next().unwrap_or_default().split(',');
+        let taken: Result<Vec<usize>> = taken
+            .map(|taken| Ok(number(Some(taken))? as usize))
+            .collect();
+        progress.given = Given::after(&taken?);
         progress.before = number(words.next())? as usize;
         progress.seconds = number(words.next())?;
         Ok(progress)
     }
 }
 
-/// The minibatches of an epoch, counted as they are given.
+/// The minibatches of an epoch of one data.
 pub(super) struct Counted<X, Y> {
     /// None after an error or the end.
-    minibatches: Option<Result<Loader<X, Y>>>,
+    minibatches: Option<Result<(Loader<X, Y>, Begun)>>,
     progress: Arc<Mutex<Progress>>,
     /// Of each trainer.
     flags: Vec<Flags>,
 }
 
-impl<X, Y> Counted<X, Y> {
-    pub fn new(
-        minibatches: Result<Loader<X, Y>>,
+impl<X: Batch, Y: Batch> Counted<X, Y> {
+    /// Those that are left of an epoch of the run in a folder; `part` is what this process makes of them.
+    pub fn begin(
+        folder: &Path,
+        data: &DataIter<X, Y>,
+        epoch: usize,
+        part: impl FnOnce(DataIter<X, Y>) -> DataIter<X, Y>,
         progress: Arc<Mutex<Progress>>,
         flags: Vec<Flags>,
     ) -> Self {
+        let begun = lock(&progress).begin(folder, data, epoch);
+        let minibatches = begun.and_then(|begun| {
+            let rest = part(data.clone()).starting_at(epoch, begun.given)?;
+            Ok((rest.epoch(epoch), begun))
+        });
         Self {
             minibatches: Some(minibatches),
             progress,
@@ -214,24 +247,25 @@ impl<X, Y> Counted<X, Y> {
     }
 }
 
-impl<X, Y> Iterator for Counted<X, Y> {
+impl<X: Batch, Y: Batch> Iterator for Counted<X, Y> {
     type Item = Result<(X, Y)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let loader = match self.minibatches.as_mut()? {
-            Ok(loader) => loader,
-            Err(_) => return self.minibatches.take().and_then(Result::err).map(Err),
+        let Ok((loader, begun)) = self.minibatches.as_mut()? else {
+            return self.minibatches.take().and_then(Result::err).map(Err);
         };
         let ends = lock(&self.progress).ends_here(&self.flags);
         let next = if ends { None } else { loader.next() };
         let mut progress = lock(&self.progress);
-        if next.is_some() {
-            progress.given += 1; // an error takes the place of its minibatch
-        } else {
-            progress.cut = progress.given < progress.of;
+        let Some(next) = next else {
+            progress.given.end(begun);
             progress.stop_clock();
             self.minibatches = None;
-        }
-        next
+            return None;
+        };
+        let minibatch = next.as_ref().ok();
+        let tensors = minibatch.map(|(x, y)| BatchTensors::ids_of_program(x, y));
+        let is_given = progress.given.give(begun, tensors);
+        Some(is_given.and(next))
     }
 }

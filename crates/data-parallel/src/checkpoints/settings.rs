@@ -1,34 +1,94 @@
 //! What the result of a run depends on, in lines that begin with a name.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
+
+use candle_core::Result;
+use devices::{bail, ensure};
 
 use crate::trainer::Trainer;
+use crate::update_rule::LrSchedule;
 
-/// The settings of the network and of its trainers. `steps` are those that each has taken; without them nothing is said
-/// of the values of schedules.
-pub(super) fn of_run<T: Borrow<Trainer>>(trainers: &[T], steps: Option<&[usize]>) -> String {
+/// The settings of the network and of its trainers, without their schedules.
+pub(super) fn of_run<T: Borrow<Trainer>>(trainers: &[T]) -> String {
     let mut lines = vec![format!("trainers {}", trainers.len())];
+    let net = trainers
+        .iter()
+        .take(1)
+        .map(|trainer| trainer.borrow().net.settings());
+    lines.extend(net);
     for (i, trainer) in trainers.iter().enumerate() {
-        let trainer = trainer.borrow();
-        if i == 0 {
-            lines.push(trainer.net.settings());
-        }
-        let mut of_trainer = trainer.settings();
-        if let Some(taken) = steps.and_then(|steps| steps.get(i)) {
-            of_trainer += &format!("\n{}", trainer.rule.schedule_line(*taken));
-        }
-        // the first word of a line says what it is about
-        let number = if i == 0 {
-            String::new()
-        } else {
-            format!("-{}", i + 1)
-        };
-        for line in of_trainer.lines() {
-            let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
-            lines.push(format!("{key}{number} {rest}"));
-        }
+        lines.extend(of_trainer(i, &trainer.borrow().settings()));
     }
     lines.join("\n")
+}
+
+/// The values of the schedules, after the steps that each trainer has taken.
+pub(super) fn of_schedules<T: Borrow<Trainer>>(trainers: &[T], steps: &[usize]) -> String {
+    let mut lines = Vec::new();
+    for (i, (trainer, taken)) in trainers.iter().zip(steps).enumerate() {
+        lines.extend(of_trainer(i, &trainer.borrow().rule.schedule_line(*taken)));
+    }
+    lines.join("\n")
+}
+
+/// The lines of trainer `i`: the first word of a line says what it is about.
+fn of_trainer(i: usize, lines: &str) -> impl Iterator<Item = String> {
+    let number = if i == 0 {
+        String::new()
+    } else {
+        format!("-{}", i + 1)
+    };
+    lines.lines().map(move |line| {
+        let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
+        format!("{key}{number} {rest}")
+    })
+}
+
+/// What of a trainer may not change during a run, because no checkpoint can bring it back.
+pub(super) struct Fixed {
+    settings: String,
+    schedule: Option<Arc<LrSchedule>>,
+}
+
+impl Fixed {
+    pub fn of(trainer: &Trainer) -> Self {
+        Self {
+            settings: trainer.fixed_settings(),
+            schedule: trainer.rule.schedule.clone(),
+        }
+    }
+
+    /// An error if it has changed.
+    pub fn check(&self, now: &Trainer) -> Result<()> {
+        let settings = now.fixed_settings();
+        let before = lines_without(&self.settings, &settings);
+        let after = lines_without(&settings, &self.settings);
+        ensure!(
+            before.is_empty() && after.is_empty(),
+            "the run began with {before:?}, and the trainer has {after:?} now, which no checkpoint can bring back; set it \
+             before Checkpoints::open"
+        );
+        let schedule = &now.rule.schedule;
+        let factor = |of: &Option<Arc<LrSchedule>>, step| of.as_ref().map_or(1.0, |of| of(step));
+        let differs = |step: &usize| factor(&self.schedule, *step) != factor(schedule, *step);
+        if let Some(step) = (0..now.steps()).find(differs) {
+            bail!(
+                "the schedule is {} at step {step}, and that of the trainer when the run began is {}. No checkpoint can \
+                 bring a schedule back; give the trainer one for all steps before Checkpoints::open",
+                factor(schedule, step),
+                factor(&self.schedule, step)
+            )
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a text that another has not.
+fn lines_without(text: &str, other: &str) -> String {
+    let is_new = |line: &&str| !other.lines().any(|other| other == *line);
+    let lines = text.lines().filter(is_new);
+    lines.collect::<Vec<_>>().join(", ")
 }
 
 /// Pairs of texts as one text.

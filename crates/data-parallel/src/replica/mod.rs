@@ -27,5 +27,5 @@ pub use examples::all_examples;
 pub(crate) use examples::{LossOver, WholeMinibatch};
 pub(crate) use refusal::Refusal;
 pub(crate) use replica::{Loss, Replica, Shared, StepJob};
-pub(crate) use slot::{NamedState, Slot, state_name};
+pub(crate) use slot::{NamedState, Slot, state_name, state_names};
 pub(crate) use workers::{Worker, Workers};

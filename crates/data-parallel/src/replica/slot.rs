@@ -1,7 +1,7 @@
 //! What a trainer keeps on one replica: the gradients of the parameters that it trains, and its optimizer state. So
 //! several trainers can take turns on one network. It sums nothing: that is the reducer's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{DType, Result, Tensor, Var};
 use devices::ensure;
@@ -42,6 +42,28 @@ pub(crate) struct NamedState {
 /// The name of one tensor of an optimizer state.
 pub(crate) fn state_name(name: &str, parameter: &str) -> String {
     format!("{name} {parameter}")
+}
+
+/// The names of all tensors of an optimizer state that has these `names` for each of `parameters`.
+///
+/// # Errors
+/// If two have one name: one of them would be lost.
+pub(crate) fn state_names<'a>(
+    names: &[&str],
+    parameters: impl Iterator<Item = &'a str>,
+) -> Result<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for parameter in parameters {
+        for name in names {
+            let entry = state_name(name, parameter);
+            ensure!(
+                !all.contains(&entry),
+                "two parts of the optimizer's state are called {entry:?}; rename one of {names:?} in Optimizer::state"
+            );
+            all.insert(entry);
+        }
+    }
+    Ok(all)
 }
 
 impl Slot {

@@ -3,6 +3,7 @@
 mod count;
 mod global_batch;
 mod losses;
+mod present;
 mod slots;
 mod state_dict;
 mod step;
@@ -11,6 +12,7 @@ mod trainer;
 
 pub use count::Count;
 pub(crate) use losses::LossSum;
+pub(crate) use present::PresentSettings;
 pub(crate) use state_dict::CheckedState;
 pub use step::Step;
 pub(crate) use trainer::Flags;

@@ -7,7 +7,7 @@ use collective::Member;
 use devices::lock;
 
 use crate::data_parallel::DataParallel;
-use crate::replica::{NamedState, Replica, Slot};
+use crate::replica::{NamedState, Replica, Slot, state_names};
 use crate::update_rule::UpdateRule;
 
 /// The slots of a trainer; none before its first minibatch.
@@ -20,14 +20,21 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Slots for the parameters that a rule trains, with this optimizer state.
+    /// Slots for the parameters that are `trained`, with this optimizer state.
     ///
     /// # Errors
-    /// If a parameter cannot be trained, the state does not fit, or there is no memory for it.
-    pub fn new(net: &DataParallel, rule: &UpdateRule, state: &NamedState) -> Result<Self> {
-        let trained = rule.trained();
+    /// If a parameter cannot be trained, the state does not fit or two parts of it have one name, or there is no memory for
+    /// it.
+    pub fn new(
+        net: &DataParallel,
+        rule: &UpdateRule,
+        trained: Vec<bool>,
+        state: &NamedState,
+    ) -> Result<Self> {
         let state = state.clone();
         let names = rule.optimizer.state();
+        let params = net.states[0].parameters().map(|(name, _)| name.as_str());
+        state_names(names, params)?;
         let how = net.how.clone();
         let of_job = trained.clone();
         let make = move |replica: &mut Replica, ()| {

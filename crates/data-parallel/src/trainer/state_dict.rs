@@ -9,7 +9,7 @@ use training::weights;
 use super::slots::Slots;
 use super::trainer::Trainer;
 use crate::data_parallel::DataParallel;
-use crate::replica::{NamedState, state_name};
+use crate::replica::{NamedState, state_name, state_names};
 
 /// The name of the numbers of steps: of all, and of each parameter.
 const STEPS: &str = "steps";
@@ -120,7 +120,7 @@ impl Trainer {
         &mut self,
         state: impl IntoIterator<Item = (String, Tensor)>,
     ) -> Result<()> {
-        let checked = self.check_state(&state.into_iter().collect())?;
+        let checked = self.check_state(&state.into_iter().collect(), self.rule.trained())?;
         self.set_state(checked)
     }
 
@@ -130,11 +130,15 @@ impl Trainer {
         usize::try_from(*steps.first()?).ok()
     }
 
-    /// What of a state is this trainer's, in the memory where it is used.
+    /// What of a state is this trainer's, in the memory where it is used if these parameters are `trained`.
     ///
     /// # Errors
     /// As [`load_state_dict`](Self::load_state_dict).
-    pub(crate) fn check_state(&self, state: &BTreeMap<String, Tensor>) -> Result<CheckedState> {
+    pub(crate) fn check_state(
+        &self,
+        state: &BTreeMap<String, Tensor>,
+        trained: Vec<bool>,
+    ) -> Result<CheckedState> {
         let buffers = self.net.find_other_buffers(state)?;
         let mut of_trainer = None;
         if let Some(steps) = state.get(STEPS) {
@@ -154,7 +158,8 @@ impl Trainer {
                 Default::default() // before the first step
             } else {
                 let named = self.named_state(state, of_each)?;
-                Slots::new(&self.net, &self.rule, &named).context("the optimizer's state")?
+                let slots = Slots::new(&self.net, &self.rule, trained, &named);
+                slots.context("the optimizer's state")?
             };
             of_trainer = Some(TrainerState {
                 slots,
@@ -203,12 +208,11 @@ impl Trainer {
             "steps: of {found} parameters, the network has {all}"
         );
         let names = self.rule.optimizer.state();
-        let is_own = |entry: &str| match entry.split_once(' ') {
-            None => [STEPS, LR, NUMBER].contains(&entry),
-            Some(("replica", _)) => true, // a buffer of another replica
-            Some((name, param)) => {
-                names.contains(&name) && params.iter().any(|(of, _)| of == param)
-            }
+        let of_optimizer = state_names(names, params.iter().map(|(name, _)| name.as_str()))?;
+        let is_own = |entry: &str| {
+            [STEPS, LR, NUMBER].contains(&entry)
+                || is_of_replica(entry)
+                || of_optimizer.contains(entry)
         };
         if let Some(entry) = state.keys().find(|entry| !is_own(entry)) {
             bail!("the optimizer's state: {entry} is not this optimizer's or this network's")

@@ -81,7 +81,7 @@ impl Trainer {
     /// In several processes, and where the all-reduce fails, the network trains no further after an error of one replica.
     pub fn step<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
         let last = self.waiting.minibatches + 1 >= self.accumulate;
-        self.minibatch(BatchTensors::of_program(x, y), last)
+        self.minibatch(x, y, last)
     }
 
     /// The first half of a step: adds the gradients of a minibatch to those that wait. [`flush`](Self::flush) is the
@@ -105,12 +105,15 @@ impl Trainer {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn backward<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y) -> Result<Step> {
-        self.minibatch(BatchTensors::of_program(x, y), false)
+        self.minibatch(x, y, false)
     }
 
     /// A minibatch, or why the network trains no further.
-    fn minibatch(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Step> {
-        let trained = self.train(data, last);
+    fn minibatch<X: Batch, Y: Batch>(&mut self, x: &X, y: &Y, last: bool) -> Result<Step> {
+        self.net
+            .watchers
+            .step_on(&BatchTensors::ids_of_program(x, y));
+        let trained = self.train(BatchTensors::of_program(x, y), last);
         trained.map_err(|error| self.or_lost(error))
     }
 
@@ -184,6 +187,7 @@ impl Trainer {
         settings: &str,
     ) -> Result<Prepared> {
         self.net.statistics.step_begins()?;
+        self.net.resumed.step_begins(&self.net.states[0])?;
         let own = data.and_then(|data| {
             let count = self.checked_count(&data)?;
             Ok(LocalBatch { data, count })
@@ -410,7 +414,7 @@ impl Trainer {
     fn slots(&mut self) -> Result<Vec<Arc<Mutex<Slot>>>> {
         if !self.slots.are_for(&self.rule) {
             let state = self.slots.state(&self.net, &self.rule)?;
-            self.slots = Slots::new(&self.net, &self.rule, &state)?;
+            self.slots = Slots::new(&self.net, &self.rule, self.rule.trained(), &state)?;
         }
         Ok(self.slots.all())
     }

@@ -13,7 +13,7 @@ use super::losses::{LossSum, Losses};
 use super::slots::Slots;
 use crate::data_parallel::DataParallel;
 use crate::replica::Loss;
-use crate::update_rule::UpdateRule;
+use crate::update_rule::{UpdateRule, check_optimizer};
 
 /// Trains a replicated network: its [`step`](Trainer::step) is all that a training loop needs.
 ///
@@ -177,7 +177,7 @@ impl Trainer {
             net.network_type.id == TypeId::of::<N>(),
             "the network was built as {built}, the loss takes a {expected}"
         );
-        optimizer.check()?;
+        check_optimizer(&optimizer)?;
         let losses = move |net: &dyn Any, x: &[Value], y: &[Tensor]| match net.downcast_ref() {
             Some(net) => losses(net, x, y),
             None => candle_core::bail!("the network is no {expected}"),
@@ -498,15 +498,23 @@ impl Trainer {
         let names = self.net.states[0].named().map(|(name, _)| name);
         let rates = names.zip(&rule.rates).filter(|(_, rate)| **rate != 1.0);
         let rates: Vec<String> = rates.map(|(name, rate)| format!("{name} {rate}")).collect();
+        let changing = [
+            format!("accumulate {}", self.accumulate),
+            format!("clip-norm {:?}", rule.max_norm),
+            format!("rates {rates:?}"),
+        ];
+        [changing.join("\n"), self.fixed_settings()].join("\n")
+    }
+
+    /// Those of the [`settings`](Self::settings) that may not change during a run, because no checkpoint can bring them
+    /// back.
+    pub(crate) fn fixed_settings(&self) -> String {
         let mean_over = match self.mean_over {
             None => "examples",
             Some(_) => "counts of the program",
         };
         let own = [
-            format!("optimizer {:?}", rule.optimizer),
-            format!("accumulate {}", self.accumulate),
-            format!("clip-norm {:?}", rule.max_norm),
-            format!("rates {rates:?}"),
+            format!("optimizer {:?}", self.rule.optimizer),
             format!("mean-over {mean_over}"),
         ];
         let loss_sees = match self.loss_sees {

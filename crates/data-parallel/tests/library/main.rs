@@ -4,6 +4,7 @@
 extern crate data_parallel_functional as functional;
 
 mod a_bad_minibatch_changes_nothing;
+mod a_run_goes_on;
 mod batches_have_any_form;
 #[path = "../../../data-parallel-functional/tests/operations/hook.rs"]
 mod hook;
