@@ -346,7 +346,7 @@ impl Checkpoints {
     }
 
     /// Writes a checkpoint if `minibatches` came since the last one, or training is to end; not while gradients wait for
-    /// their step. Call it after the last step on a minibatch, with the trainers of [`open`](Self::open).
+    /// their step. Call it once for each minibatch, after the last step, with the trainers of [`open`](Self::open).
     ///
     /// # Errors
     /// As [`save`](Self::save).

@@ -224,16 +224,24 @@ fn checked(
         trainers: checked,
         own,
         progress,
-        split: texts.get(SPLIT).map(|text| split_of(text)).transpose()?,
+        split: texts
+            .get(SPLIT)
+            .map(|text| split_of(text, net))
+            .transpose()?,
         algorithms: settings::pairs(text(ALGORITHMS)?),
         notes,
     })
 }
 
-/// The weights of a split.
-fn split_of(text: &str) -> Result<Vec<f64>> {
+/// The weights of a split, for a network.
+fn split_of(text: &str, net: &DataParallel) -> Result<Vec<f64>> {
+    let cannot = || format!("the split of a minibatch cannot be read: {text:?}");
     let weights: Option<Vec<f64>> = text.split(' ').map(|word| word.parse().ok()).collect();
-    weights.with_context(|| format!("the split cannot be read: {text:?}"))
+    let weights = weights.with_context(cannot)?;
+    let are_weights = weights.iter().all(|w| w.is_finite() && *w > 0.0);
+    let is_split = are_weights && weights.len() == net.split_weights().len();
+    ensure!(is_split, "{}", cannot());
+    Ok(weights)
 }
 
 /// The settings of a checkpoint. In one of an earlier version nothing says what the mean of a step is over: the examples.

@@ -6,6 +6,10 @@
 //! identity. A step that has none of them is on the one minibatch that waits for its step. If several wait, it is not
 //! known on which: then no checkpoint is written inside of the epoch.
 //!
+//! A run that goes on takes the next minibatch first. So a step after a checkpoint that is not on a later minibatch, such
+//! as a generator's after that of its critic, would be left out. This is known after the checkpoint, and the next one is
+//! an error.
+//!
 //! Each data of an epoch has a position of its own. The steps of all trainers of the network count.
 
 use std::sync::{Arc, Weak};
@@ -18,6 +22,10 @@ use devices::{bail, ensure};
 pub(super) struct Given {
     /// Of each data, in the order in which the epoch has asked for them first.
     all: Vec<OfData>,
+    /// How many were given when the last checkpoint was written, in this process.
+    saved_at: Option<usize>,
+    /// There was a step that a run would leave out if it went on from the last checkpoint.
+    is_checkpoint_wrong: bool,
 }
 
 /// The minibatches of one data.
@@ -58,8 +66,6 @@ enum Problem {
     OneOf(usize),
     /// A step was on a minibatch before the last one.
     Order,
-    /// A step was on a minibatch that a checkpoint counts already.
-    AfterCheckpoint,
 }
 
 /// An iterator that begins.
@@ -83,6 +89,7 @@ impl Given {
         };
         Self {
             all: taken.iter().map(of_data).collect(),
+            ..Self::default()
         }
     }
 
@@ -162,9 +169,22 @@ impl Given {
             .map(|of_data| of_data.with_own_tensor(tensors))
             .collect();
         let is_known = own.iter().any(|numbers| !numbers.is_empty());
+        self.is_checkpoint_wrong |= if is_known {
+            let mut all = self.all.iter().zip(&own);
+            all.all(|(of_data, numbers)| numbers.iter().all(|number| *number <= of_data.saved))
+        } else {
+            self.is_between_minibatches() && self.saved_at == Some(self.number_given())
+        };
         for (of_data, numbers) in self.all.iter_mut().zip(own) {
             of_data.step_on(&numbers, is_known);
         }
+    }
+
+    /// True inside of the loop over an epoch, while no minibatch waits for its step.
+    fn is_between_minibatches(&self) -> bool {
+        let is_in_loop = |of_data: &OfData| of_data.iterator.strong_count() > 0;
+        let waits = |of_data: &OfData| of_data.waiting().next().is_some();
+        self.all.iter().any(is_in_loop) && !self.all.iter().any(waits)
     }
 
     /// How many minibatches of each data the steps have taken.
@@ -194,19 +214,26 @@ impl Given {
 
     /// A checkpoint has the position.
     pub fn are_saved(&mut self) {
+        self.saved_at = Some(self.number_given());
         for of_data in &mut self.all {
             of_data.saved = of_data.taken;
         }
     }
 
-    /// True if there was a step on a minibatch that a checkpoint counts already.
+    /// True if there was a step that a run would leave out if it went on from the last checkpoint.
     pub fn is_checkpoint_wrong(&self) -> bool {
-        let mut problems = self.all.iter().map(|of_data| of_data.problem);
-        problems.any(|problem| problem == Some(Problem::AfterCheckpoint))
+        self.is_checkpoint_wrong
     }
 
     /// An error if a run could not go on at the position; it says what to do.
     pub fn check(&self, epoch: usize) -> Result<()> {
+        ensure!(
+            !self.is_checkpoint_wrong,
+            "after a checkpoint in epoch {epoch} there was a step on a minibatch that the checkpoint counts already, or on \
+             no minibatch: a run that goes on from the checkpoint would leave the step out. Call save_every once for each \
+             minibatch, after the last step; if the program keeps minibatches for later steps, give these steps copies: \
+             x.copy()"
+        );
         match self.all.iter().find_map(|of_data| of_data.problem) {
             None => Ok(()),
             Some(Problem::OneOf(waiting)) => bail!(
@@ -220,11 +247,6 @@ impl Given {
                  say which of them are left. Train them in their order, which the DataIter shuffles; or leave out \
                  save_every, and keep the checkpoints of end_epoch"
             ),
-            Some(Problem::AfterCheckpoint) => bail!(
-                "there was a step on a minibatch that a checkpoint counts already: a run that goes on from there would \
-                 leave the step out. Call save_every after the last step on a minibatch; if the program keeps \
-                 minibatches for later steps, give these steps copies: x.copy()"
-            ),
         }
     }
 }
@@ -237,12 +259,7 @@ impl OfData {
             return;
         }
         self.are_known |= !trained.is_empty();
-        let waiting: Vec<usize> = self
-            .kept
-            .iter()
-            .map(|minibatch| minibatch.number)
-            .filter(|number| *number > self.taken)
-            .collect();
+        let waiting: Vec<usize> = self.waiting().collect();
         let number = match (trained.iter().max(), &waiting[..]) {
             (Some(last), _) => *last,
             (None, []) => return, // on other data
@@ -252,9 +269,7 @@ impl OfData {
                 return;
             }
         };
-        if number <= self.saved {
-            self.problem = Some(Problem::AfterCheckpoint);
-        } else if number < self.taken {
+        if number < self.taken {
             self.problem = Some(Problem::Order);
         } else if let Some(Problem::OneOf(_)) = self.problem {
             self.problem = None; // now it is known
@@ -266,6 +281,12 @@ impl OfData {
             let has_step = minibatch.number == before || trained.contains(&minibatch.number);
             minibatch.number == last || !has_step
         });
+    }
+
+    /// The minibatches after the last one that was taken.
+    fn waiting(&self) -> impl Iterator<Item = usize> {
+        let numbers = self.kept.iter().map(|minibatch| minibatch.number);
+        numbers.filter(|number| *number > self.taken)
     }
 
     /// The numbers of the minibatches of which `tensors` has one that is in no other.
