@@ -45,10 +45,6 @@ pub(crate) fn check_optimizer(optimizer: &dyn Optimizer) -> Result<()> {
             !names[..i].contains(name),
             "Optimizer::state: two are called {name:?}; give each a name of its own"
         );
-        ensure!(
-            *name != "replica" && !name.starts_with("replica "),
-            "Optimizer::state: the name {name:?} begins as those of the replicas' own tensors do; give it another one"
-        );
     }
     Ok(())
 }

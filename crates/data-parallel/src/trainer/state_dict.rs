@@ -1,6 +1,6 @@
 //! The state of training besides the network, for checkpoints: taken, checked, and set as a whole or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use devices::{Context, bail, ensure};
@@ -27,7 +27,9 @@ fn buffer_of(replica: usize, name: &str) -> String {
 
 /// True if a name is one of [`buffer_of`].
 fn is_of_replica(name: &str) -> bool {
-    name.starts_with("replica ")
+    let rest = name.strip_prefix("replica ");
+    let number = rest.and_then(|rest| rest.split(' ').next());
+    number.is_some_and(|number| number.parse::<usize>().is_ok())
 }
 
 /// A state that fits a trainer and its network.
@@ -168,11 +170,13 @@ impl Trainer {
                 number: number as usize,
             });
         }
+        let of_optimizer = self.state_names()?;
+        let is_buffer = |name: &String| is_of_replica(name) && !of_optimizer.contains(name);
         Ok(CheckedState {
             of_trainer,
             buffers,
             // of any process's replicas, so that all processes agree
-            has_buffers: state.keys().any(|name| is_of_replica(name)),
+            has_buffers: state.keys().any(is_buffer),
         })
     }
 
@@ -195,6 +199,13 @@ impl Trainer {
         Ok(())
     }
 
+    /// The names of all tensors of the optimizer's state.
+    fn state_names(&self) -> Result<BTreeSet<String>> {
+        let params = self.net.states[0].parameters();
+        let params = params.map(|(name, _)| name.as_str());
+        state_names(self.rule.optimizer.state(), params)
+    }
+
     /// The optimizer state in `state`, after this many steps of each parameter.
     ///
     /// # Errors
@@ -208,7 +219,7 @@ impl Trainer {
             "steps: of {found} parameters, the network has {all}"
         );
         let names = self.rule.optimizer.state();
-        let of_optimizer = state_names(names, params.iter().map(|(name, _)| name.as_str()))?;
+        let of_optimizer = self.state_names()?;
         let is_own = |entry: &str| {
             [STEPS, LR, NUMBER].contains(&entry)
                 || is_of_replica(entry)
