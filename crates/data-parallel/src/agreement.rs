@@ -38,9 +38,11 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
         return Ok(());
     }
     let params: Vec<&(String, Var)> = state.parameters().collect();
-    let sum = |param: &Var| Ok(crc32fast::hash(&bytes(param)?).to_le_bytes());
-    let sums: Result<Vec<[u8; 4]>> = params.iter().map(|(_, param)| sum(param)).collect();
-    let all = processes.gather("checksums of parameters", &sums?.concat())?;
+    let sums: Vec<u8> = checksums(state)?
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let all = processes.gather("checksums of parameters", &sums)?;
     let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
         return Ok(());
     };
@@ -73,16 +75,22 @@ impl Drop for AtTheEnd {
             return;
         }
         // a device that has failed is an error elsewhere
-        if let Ok(sum) = checksum(&self.state) {
+        if let Ok(sum) = checksum(self.state.named().map(|(_, param)| param)) {
             self.processes.note_end(sum);
         }
     }
 }
 
-/// A checksum of all parameters of a replica.
-pub(crate) fn checksum(state: &NetworkState) -> Result<u32> {
+/// A checksum of each parameter.
+pub(crate) fn checksums(state: &NetworkState) -> Result<Vec<u32>> {
+    let each = state.parameters().map(|(_, param)| checksum([param]));
+    each.collect()
+}
+
+/// A checksum of some parameters.
+pub(crate) fn checksum<'a>(parameters: impl IntoIterator<Item = &'a Var>) -> Result<u32> {
     let mut all = crc32fast::Hasher::new();
-    for (_, param) in state.parameters() {
+    for param in parameters {
         all.update(&bytes(param)?);
     }
     Ok(all.finalize())

@@ -6,20 +6,20 @@ use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor, Var};
 use candle_nn::VarBuilder;
 use collective::{Algorithm, Member};
-use devices::{Context, ensure, lock, retry_with_empty_cache};
+use devices::{Context, bail, ensure, lock, retry_with_empty_cache};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
-use crate::agreement::{AtTheEnd, check_networks, check_processes, check_replicas};
+use crate::agreement::{AtTheEnd, check_networks, check_processes, check_replicas, checksums};
 use crate::batch_tensors::BatchTensors;
 use crate::finite::Finite;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
 use crate::place::Place;
 use crate::processes::Processes;
-use crate::replica::{Cores, Memberships, Replica, Shared, Worker, Workers};
+use crate::replica::{Cores, Memberships, NetworkId, Replica, Shared, Worker, Workers};
 use crate::replication::{ReduceOn, Replication};
 use crate::resumed::Resumed;
 use crate::statistics::Statistics;
@@ -132,6 +132,7 @@ impl DataParallel {
         };
         let mut workers = Vec::new();
         let mut states = Vec::<NetworkState>::new();
+        let id = NetworkId::new();
         let all_memberships = memberships(&processes, &how, k)?;
         let first = &all_memberships[0].gradients;
         let first_rank = first.rank();
@@ -158,7 +159,7 @@ impl DataParallel {
                     shared,
                 )
             };
-            let (worker, state) = Worker::start(name, k == 1, make)?;
+            let (worker, state) = Worker::start(name, id, k == 1, make)?;
             if i == 0 && devices[0].is_cpu() {
                 // the parameters of the others and their gradients
                 let floats = 2 * (k - 1) * state.num_parameters();
@@ -168,6 +169,7 @@ impl DataParallel {
             states.push(state);
         }
         let workers = Workers {
+            network: id,
             all: workers,
             timeout: how.timeout,
             one_process: processes.are_one(),
@@ -294,17 +296,24 @@ impl DataParallel {
     }
 
     /// Everything that device 0 holds, parameters and buffers, in the network's order and under
-    /// PyTorch's names.
+    /// PyTorch's names. While another thread trains, it is that between two steps.
     pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
-        let entries = self.states[0].all().iter();
-        entries
-            .map(|(name, var)| {
-                Ok((
-                    name.clone(),
-                    retry_with_empty_cache(|| var.copy())?.detach(),
-                ))
-            })
-            .collect()
+        fn copies(state: &NetworkState) -> Result<Vec<(String, Tensor)>> {
+            let copy = |(name, var): &(String, Var)| {
+                let copy = retry_with_empty_cache(|| var.copy())?;
+                Ok((name.clone(), copy.detach()))
+            };
+            state.all().iter().map(copy).collect()
+        }
+        if self.takes_no_steps_now() {
+            return copies(&self.states[0]);
+        }
+        self.on_first(|replica| copies(&replica.state))
+    }
+
+    /// True if no replica changes its parameters while this is called: the network has failed, or this is a part of a step.
+    fn takes_no_steps_now(&self) -> bool {
+        self.has_failed() || self.workers.network.is_here()
     }
 
     /// The tensors of [`state_dict`](Self::state_dict), not copied: later steps change their values.
@@ -345,11 +354,19 @@ impl DataParallel {
         let own = self.tensors();
         weights::settle_counts(&mut found, &own)?;
         let tensors = weights::take(found, &own)?;
-        for state in &*self.states {
+        let set = move |state: &NetworkState| {
             for ((name, var), tensor) in state.all().iter().zip(&tensors) {
                 let tensor = devices::to_device(tensor, var.device())?;
                 var.set(&tensor).with_context(|| name.clone())?;
             }
+            Ok(())
+        };
+        if self.takes_no_steps_now() {
+            self.states.iter().try_for_each(set)?;
+        } else {
+            // between two steps of another thread
+            let k = self.devices.len();
+            self.on_each(vec![(); k], move |replica, ()| set(&replica.state))?;
         }
         check_processes(&self.processes, &self.states[0])
     }
@@ -376,9 +393,10 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// If a number is NaN or infinite, in parameters or in the buffers of any replica: then a file that was there stays.
-    /// And if the file cannot be written.
+    /// If the replicas of this process differ, or a number is NaN or infinite, in parameters or in the buffers of any
+    /// replica: then a file that was there stays. And if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.check_replicas_here()?;
         self.check_buffers()?;
         weights::save(path.as_ref(), &self.state_dict()?)
     }
@@ -553,8 +571,25 @@ impl DataParallel {
     /// # Errors
     /// Names the first parameter that is not the same, with index, devices and both values.
     pub fn check_replicas(&self) -> Result<()> {
-        check_replicas(&self.states, &self.devices)?;
+        self.check_replicas_here()?;
         check_processes(&self.processes, &self.states[0])
+    }
+
+    /// Compares the parameters of the replicas of this process, between two steps of another thread.
+    fn check_replicas_here(&self) -> Result<()> {
+        let k = self.devices.len();
+        if k == 1 {
+            return Ok(());
+        }
+        if self.takes_no_steps_now() {
+            return check_replicas(&self.states, &self.devices);
+        }
+        let sums = self.on_each(vec![(); k], |replica, ()| checksums(&replica.state))?;
+        if sums.iter().all(|sum| *sum == sums[0]) {
+            return Ok(());
+        }
+        check_replicas(&self.states, &self.devices)?;
+        bail!("the replicas differ, while another thread trains")
     }
 
     /// An error that names a parameter or a buffer that is NaN or infinite.

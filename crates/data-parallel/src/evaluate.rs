@@ -6,7 +6,6 @@ use candle_core::{Result, Tensor};
 use devices::ensure;
 use training::{Minibatches, accuracy, with_tensors};
 
-use crate::agreement::check_processes;
 use crate::batch_tensors::BatchTensors;
 use crate::data_parallel::DataParallel;
 
@@ -69,7 +68,7 @@ pub fn evaluate<M: Minibatches, const N: usize>(
     data_iter: M,
     metric: impl Fn(&Tensor, &M::Y) -> Result<[f64; N]> + Send + Sync + 'static,
 ) -> Result<[f64; N]> {
-    check_processes(&net.processes, &net.states[0])?;
+    net.check_replicas()?;
     let mut sums = in_all_processes(net, sums_here(net, data_iter, metric))?;
     net.processes.sum(&mut sums)?;
     Ok(sums)

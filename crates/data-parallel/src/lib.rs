@@ -54,6 +54,7 @@
 
 mod agreement;
 mod batch_tensors;
+mod buffer;
 mod checkpoints;
 mod data_parallel;
 mod error;
@@ -88,6 +89,7 @@ pub extern crate data_parallel_functional as functional;
 #[doc(hidden)]
 pub extern crate data_parallel_training as training;
 
+pub use buffer::{BufferRule, buffer};
 pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};
 pub use data_parallel::DataParallel;

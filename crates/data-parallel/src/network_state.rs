@@ -5,7 +5,7 @@
 //! them up.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
@@ -15,6 +15,8 @@ use candle_nn::{Init, VarBuilder};
 use devices::{ensure, lock};
 use training::weights::{COUNT, is_count};
 use training::{Rng, normal, uniform};
+
+use crate::buffer::BufferRule;
 
 /// How the weights of a new network are drawn: everything with two dimensions or more. What has one dimension starts
 /// at zero where its layer would draw it (biases), and else as its layer says (the scale of batch norm at one).
@@ -33,12 +35,16 @@ pub enum Initializer {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NetworkState {
     entries: Vec<(String, Var)>,
+    /// The buffers that the network has declared.
+    rules: HashMap<String, BufferRule>,
 }
 
 impl NetworkState {
     /// The tensors that are trained.
     pub fn parameters(&self) -> impl Iterator<Item = &(String, Var)> {
-        self.entries.iter().filter(|(name, _)| !is_buffer(name))
+        self.entries
+            .iter()
+            .filter(|(name, _)| !self.is_buffer(name))
     }
 
     /// The parameters by their names.
@@ -54,7 +60,20 @@ impl NetworkState {
 
     /// What belongs to the network and is not trained.
     pub fn buffers(&self) -> impl Iterator<Item = &(String, Var)> {
-        self.entries.iter().filter(|(name, _)| is_buffer(name))
+        self.entries.iter().filter(|(name, _)| self.is_buffer(name))
+    }
+
+    fn is_buffer(&self, name: &str) -> bool {
+        self.rules.contains_key(name) || is_statistic(name)
+    }
+
+    /// The buffers that follow a rule.
+    pub fn shared_buffers(&self) -> impl Iterator<Item = (&Var, BufferRule)> {
+        let rule = |(name, var)| Some((var, *self.rules.get(name)?));
+        self.entries
+            .iter()
+            .map(|(name, var)| (name, var))
+            .filter_map(rule)
     }
 
     /// The number of elements of all parameters.
@@ -73,9 +92,8 @@ impl NetworkState {
     }
 }
 
-/// Buffers belong to the network and are not trained: the running statistics of batch norm,
-/// under the names that PyTorch and candle give them.
-fn is_buffer(name: &str) -> bool {
+/// True for the running statistics of batch norm, under the names that PyTorch and candle give them.
+fn is_statistic(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     ["running_mean", "running_var", COUNT].contains(&last)
 }
@@ -97,28 +115,51 @@ pub(crate) fn build<N>(
     let collector = Collector(Arc::new(Mutex::new((NetworkState::default(), origin))));
     let backend = Box::new(collector.clone());
     let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
-    let net = with_names(|| network(vb))?;
+    let net = building(|| network(vb))?;
     let state = lock(&collector.0).0.clone();
     Ok((net, state))
 }
 
-thread_local! {
-    /// The names of the layers without tensors, of the network that this thread builds.
-    static NAMES: RefCell<Option<HashSet<String>>> = const { RefCell::new(None) };
+/// What a network says of itself while it is built.
+#[derive(Default)]
+struct Building {
+    /// The names of the layers without tensors.
+    layers: HashSet<String>,
+    /// The buffers that it has declared.
+    buffers: HashMap<String, BufferRule>,
 }
 
-/// Builds a network whose layers without tensors have names of their own.
-fn with_names<N>(network: impl FnOnce() -> Result<N>) -> Result<N> {
+thread_local! {
+    /// The network that this thread builds.
+    static BUILDING: RefCell<Option<Building>> = const { RefCell::new(None) };
+}
+
+/// Builds a network that says something of itself.
+fn building<N>(network: impl FnOnce() -> Result<N>) -> Result<N> {
     /// Ends also with a panic.
     struct Ends;
     impl Drop for Ends {
         fn drop(&mut self) {
-            NAMES.set(None);
+            BUILDING.set(None);
         }
     }
-    NAMES.set(Some(HashSet::new()));
+    BUILDING.set(Some(Building::default()));
     let _ends = Ends;
     network()
+}
+
+/// Declares a buffer of the network that this thread builds.
+pub(crate) fn declare_buffer(name: String, rule: BufferRule) {
+    BUILDING.with_borrow_mut(|building| {
+        if let Some(building) = building {
+            building.buffers.insert(name, rule);
+        }
+    });
+}
+
+/// The rule of a buffer that was declared.
+fn declared(name: &str) -> Option<BufferRule> {
+    BUILDING.with_borrow(|building| building.as_ref()?.buffers.get(name).copied())
 }
 
 /// Gives a layer without tensors its name, in the network that this thread builds.
@@ -126,11 +167,11 @@ fn with_names<N>(network: impl FnOnce() -> Result<N>) -> Result<N> {
 /// # Errors
 /// If another one has it.
 pub(crate) fn name_layer(layer: &str, name: &str) -> Result<()> {
-    let is_new = |names: &mut Option<HashSet<String>>| match names {
-        Some(names) => names.insert(name.to_owned()),
+    let is_new = |building: &mut Option<Building>| match building {
+        Some(building) => building.layers.insert(name.to_owned()),
         None => true,
     };
-    if !NAMES.with_borrow_mut(is_new) {
+    if !BUILDING.with_borrow_mut(is_new) {
         bail!(
             "{layer}: the name {name:?} is requested twice: give each layer a name of its own with vb.pp(\"name\"). A \
              layer that is used several times is made once"
@@ -159,7 +200,8 @@ impl SimpleBackend for Collector {
                  share a tensor get it once, or with vb.get_unchecked"
             )
         }
-        let value = origin.value(shape, name, init)?;
+        let rule = declared(name);
+        let value = origin.value(shape, name, init, rule.is_some())?;
         // detached and then copied: variables of two replicas never share storage
         let device = if is_count(name) {
             &Device::Cpu // to count is no work for a GPU
@@ -169,6 +211,7 @@ impl SimpleBackend for Collector {
         let value = devices::to_device(&value.to_dtype(dtype)?, device)?.detach();
         let var = Var::from_tensor(&value)?;
         state.entries.push((name.to_owned(), var.clone()));
+        state.rules.extend(rule.map(|rule| (name.to_owned(), rule)));
         Ok(var.into_inner())
     }
 
@@ -187,9 +230,10 @@ impl SimpleBackend for Collector {
 }
 
 impl Origin {
-    /// The value of a tensor; its layer asks for `init`.
-    fn value(&mut self, shape: Shape, name: &str, init: Init) -> Result<Tensor> {
+    /// The value of a tensor; its layer asks for `init`, and gets it for a buffer.
+    fn value(&mut self, shape: Shape, name: &str, init: Init, is_buffer: bool) -> Result<Tensor> {
         match self {
+            Origin::Drawn(_, rng) if is_buffer => draw(init, shape, rng),
             Origin::Drawn(initializer, rng) => draw(initializer.init(&shape, init), shape, rng),
             Origin::Copy(first) => match first.get(name) {
                 Some(var) if var.shape() == &shape => Ok(var.as_tensor().clone()),

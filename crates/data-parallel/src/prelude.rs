@@ -12,6 +12,7 @@ pub use functional::{
 };
 pub use training::{Batch, DataIter, Examples, Minibatches, example_rng, normal, rng, uniform};
 
+pub use crate::buffer::{BufferRule, buffer};
 pub use crate::checkpoints::{Checkpoints, Epoch};
 pub use crate::data_parallel::DataParallel;
 pub use crate::error::Result;

@@ -16,7 +16,7 @@ pub(crate) struct Resumed(Mutex<Option<u32>>);
 impl Resumed {
     /// A run goes on with these parameters.
     pub fn goes_on(&self, state: &NetworkState) -> Result<()> {
-        *lock(&self.0) = Some(checksum(state)?);
+        *lock(&self.0) = Some(checksum(state.named().map(|(_, param)| param))?);
         Ok(())
     }
 
@@ -33,7 +33,7 @@ impl Resumed {
         let mut resumed = lock(&self.0);
         if let Some(expected) = *resumed {
             ensure!(
-                checksum(state)? == expected,
+                checksum(state.named().map(|(_, param)| param))? == expected,
                 "the run goes on from a checkpoint, and other parameters were loaded after it: its training would be \
                  lost. A run that begins with a file's parameters has to load parameters before Checkpoints::open"
             );

@@ -19,6 +19,7 @@ mod refusal;
 #[expect(clippy::module_inception, reason = "the replica itself")]
 mod replica;
 mod slot;
+mod waits;
 mod workers;
 
 pub(crate) use connections::Memberships;
@@ -28,4 +29,5 @@ pub(crate) use examples::{LossOver, WholeMinibatch};
 pub(crate) use refusal::Refusal;
 pub(crate) use replica::{Loss, Replica, Shared, StepJob};
 pub(crate) use slot::{NamedState, Slot, state_name, state_names};
+pub(crate) use waits::NetworkId;
 pub(crate) use workers::{Worker, Workers};

@@ -57,7 +57,7 @@ impl PassSums {
     }
 
     /// Sums in rank order, so that all replicas have the same bits.
-    fn sum_values(&self, values: &mut [f64]) -> Result<()> {
+    pub fn sum_values(&self, values: &mut [f64]) -> Result<()> {
         let mut member = lock(&self.member);
         let Some(member) = member.as_mut() else {
             return Err(Error::msg("an earlier step failed; build the network anew"));

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candle_core::{Error, Result, Tensor};
+use candle_core::{Error, Result, Tensor, Var};
 use collective::Member;
 use devices::{Context, ensure, or_panic};
 use functional::{BackwardOptions, Network, Value, each_example_alone, not_finite, not_finite_sum};
@@ -16,6 +16,7 @@ use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::slot::Slot;
 use crate::batch_tensors::BatchTensors;
+use crate::buffer::BufferRule;
 use crate::layers::DropoutPass;
 use crate::network_state::NetworkState;
 use crate::replication::Replication;
@@ -166,6 +167,7 @@ impl Replica {
             return Ok(Trained::default());
         }
         slot.keep_buffers(&self.state)?;
+        slot.examples += examples;
         let mut handed_in = 0;
         let result = match &written {
             None => Ok(None),
@@ -218,6 +220,7 @@ impl Replica {
     /// replicas sum with new memberships from then on.
     pub fn drop_step(&mut self, slot: &mut Slot, member: Option<Member>) -> Result<()> {
         self.connections()?.join_pass(member);
+        slot.examples = 0;
         slot.gradients.zero();
         slot.set_back_buffers(&self.state)
     }
@@ -327,8 +330,12 @@ impl Replica {
     ) -> Result<(Tensor, Option<Tensor>)> {
         let connections = self.connections()?;
         let is_last = job.step_with.is_some();
+        let untrained = slot.untrained_at_first()?;
         let mut bad_loss = None;
         let mut forward_done = |loss: Option<f32>| {
+            if let Some(untrained) = &untrained {
+                untrained.check()?;
+            }
             if !job.checks_numbers {
                 return Ok(());
             }
@@ -356,6 +363,7 @@ impl Replica {
             return Err(Refusal::loss(loss).into());
         }
         let loss = loss?;
+        slot.untrained_are_checked = true;
         connections.check_norms_are_used()?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if is_last && self.how.overlap {
@@ -412,7 +420,7 @@ impl Replica {
             used,
         } = self.connections()?.sums(slot)?;
         let dropped = job.dropped.load(Ordering::SeqCst);
-        let refused = self.compute(|_| {
+        let refused = self.compute(|replica| {
             let _span = tracing::info_span!("update").entered();
             if dropped {
                 return Ok(None);
@@ -430,13 +438,45 @@ impl Replica {
             let stepped = slot.step(&job.rule, &used, &buckets, divisor);
             stepped
                 .context("the optimizer failed, so replicas may differ; build the network anew")?;
+            replica.share_buffers(slot.examples)?;
             Ok(None)
         })?;
+        slot.examples = 0;
         for bucket in buckets {
             slot.gradients.put_back(bucket)?;
         }
         slot.gradients.zero();
         Ok(refused)
+    }
+
+    /// Gives the buffers of the network their rule's value, from those of all replicas: this one had so many examples.
+    fn share_buffers(&self, examples: usize) -> Result<()> {
+        let shared: Vec<(&Var, BufferRule)> = self.state.shared_buffers().collect();
+        if shared.is_empty() {
+            return Ok(());
+        }
+        let weight = |rule| match rule {
+            BufferRule::Mean => examples as f64,
+            BufferRule::First => f64::from(u8::from(self.rank == 0)),
+        };
+        let mut sums = vec![examples as f64];
+        for (buffer, rule) in &shared {
+            let values: Vec<f32> = buffer.flatten_all()?.to_vec1()?;
+            sums.extend(values.iter().map(|value| f64::from(*value) * weight(*rule)));
+        }
+        self.connections()?.pass_sums.sum_values(&mut sums)?;
+        let (all_examples, mut sums) = (sums[0], &sums[1..]);
+        for (buffer, rule) in shared {
+            let (own, others) = sums.split_at(buffer.elem_count());
+            let by = match rule {
+                BufferRule::Mean => all_examples,
+                BufferRule::First => 1.0,
+            };
+            let values: Vec<f32> = own.iter().map(|sum| (sum / by) as f32).collect();
+            buffer.set(&Tensor::from_vec(values, buffer.shape(), buffer.device())?)?;
+            sums = others;
+        }
+        Ok(())
     }
 
     /// The network's output in inference, with a first dimension for the examples.

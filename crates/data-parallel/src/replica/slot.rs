@@ -9,6 +9,7 @@ use functional::{
     Bucket, BucketMemory, GradientChecks, Gradients, OptimizerState, Part, Update, Variables,
 };
 
+use crate::agreement::checksum;
 use crate::network_state::NetworkState;
 use crate::replication::Replication;
 use crate::update_rule::StepRule;
@@ -25,6 +26,10 @@ pub(crate) struct Slot {
     optimizer_state: OptimizerState,
     /// What the network's buffers were before the last minibatch.
     buffers: Vec<Var>,
+    /// The examples of this replica since the last step.
+    pub examples: usize,
+    /// True if a minibatch has left the parameters as they were that are not trained.
+    pub untrained_are_checked: bool,
     how: Replication,
     /// The optimizer state of parameters that were trained before and are frozen now.
     frozen: NamedState,
@@ -66,6 +71,31 @@ pub(crate) fn state_names<'a>(
     Ok(all)
 }
 
+/// Parameters that are not trained, and their checksums.
+pub(crate) struct Untrained(Vec<(String, Var, u32)>);
+
+impl Untrained {
+    fn new(parameters: Vec<(String, Var)>) -> Result<Self> {
+        let all = parameters.into_iter().map(|(name, var)| {
+            let sum = checksum([&var])?;
+            Ok((name, var, sum))
+        });
+        Ok(Self(all.collect::<Result<_>>()?))
+    }
+
+    /// An error if one has changed.
+    pub fn check(&self) -> Result<()> {
+        for (name, var, before) in &self.0 {
+            ensure!(
+                checksum([var])? == *before,
+                "the network sets {name} itself, so it would be another one on each replica; data_parallel::buffer makes it a \
+                 buffer, which has one value on all of them"
+            );
+        }
+        Ok(())
+    }
+}
+
 impl Slot {
     /// For the parameters that are `trained`, with the state `named` of an optimizer whose state has these `names`.
     ///
@@ -100,6 +130,8 @@ impl Slot {
             trained,
             optimizer_state: OptimizerState::default(),
             buffers: Vec::new(),
+            examples: 0,
+            untrained_are_checked: false,
             how: how.clone(),
             frozen: NamedState::default(),
         };
@@ -126,6 +158,17 @@ impl Slot {
             .map(|buffer| Var::from_tensor(&buffer.detach()));
         self.buffers = copies.collect::<Result<_>>()?;
         Ok(())
+    }
+
+    /// The parameters that are not trained, with a checksum, before the first minibatch; none later. No network may set them.
+    pub fn untrained_at_first(&self) -> Result<Option<Untrained>> {
+        if self.untrained_are_checked {
+            return Ok(None);
+        }
+        let is_untrained = |(i, _): &(usize, _)| !self.trained.contains(i);
+        let untrained = self.parameters.iter().enumerate().filter(is_untrained);
+        let parameters = untrained.map(|(_, parameter)| parameter.clone());
+        Ok(Some(Untrained::new(parameters.collect())?))
     }
 
     /// Sets the buffers of the network to what was kept.

@@ -13,6 +13,7 @@ use devices::{Context, bail, find, lock, message, or_panic};
 
 use super::receive::receive;
 use super::replica::Replica;
+use super::waits::{NetworkId, Waits};
 use crate::network_state::NetworkState;
 
 type Job = Box<dyn FnOnce(&mut Replica) + Send>;
@@ -32,6 +33,7 @@ impl Worker {
     /// Starts a thread, makes the replica on it, and returns what the replica holds.
     pub fn start(
         name: String,
+        network: NetworkId,
         is_only_replica: bool,
         make: impl FnOnce(&str) -> Result<Replica> + Send + 'static,
     ) -> Result<(Self, NetworkState)> {
@@ -39,6 +41,7 @@ impl Worker {
         let (made, state) = channel();
         let own_name = name.clone();
         let serve = move || {
+            network.is_served_here();
             let replica = or_panic(|| make(&own_name));
             let state = replica.as_ref().map(|replica| replica.state.clone());
             let _ = made.send(state.map_err(|error| message(error.to_string())));
@@ -111,6 +114,7 @@ impl Drop for Worker {
 
 /// The threads of all replicas of this process.
 pub(crate) struct Workers {
+    pub network: NetworkId,
     pub all: Vec<Worker>,
     /// How long replicas wait for each other.
     pub timeout: Option<Duration>,
@@ -125,12 +129,14 @@ impl Workers {
     /// longer than replicas wait for each other.
     ///
     /// # Errors
-    /// The first cause: that a replica failed or stands still, not that the others then missed it.
+    /// The first cause: that a replica failed or stands still, not that the others then missed it. And if this thread is a
+    /// replica for which the network waits.
     pub fn on_each<S: Send + 'static, T: Send + 'static>(
         &self,
         inputs: Vec<S>,
         job: impl Fn(&mut Replica, S) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Vec<T>> {
+        let _waits = Waits::for_network(self.network)?;
         let job = Arc::new(job);
         let (done, inbox) = channel();
         let mut results = Vec::new();

@@ -6,6 +6,8 @@ extern crate data_parallel_functional as functional;
 mod a_bad_minibatch_changes_nothing;
 mod a_run_goes_on;
 mod batches_have_any_form;
+mod buffers_are_one;
+mod calls_at_the_wrong_time;
 #[path = "../../../data-parallel-functional/tests/operations/hook.rs"]
 mod hook;
 mod kit;
