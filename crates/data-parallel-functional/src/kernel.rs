@@ -5,13 +5,13 @@
 //! and backward.
 
 use crate::descriptors::convolution::Convolution;
-use crate::descriptors::gather::Gather;
 use crate::descriptors::layout::Transpose;
 use crate::descriptors::linear::Linear;
 use crate::descriptors::loss::CrossEntropy;
 use crate::descriptors::norm::Norm;
 use crate::descriptors::pool::{Average, GlobalAverage, Maximum};
 use crate::descriptors::{Add, Mean, Relu, Sum};
+use crate::gather::Gather;
 use crate::memory::bucket::BucketMemory;
 use crate::statistics::Summation;
 use candle_core::{Device, Result, Tensor};

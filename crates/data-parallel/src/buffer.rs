@@ -3,16 +3,7 @@
 use candle_core::{Result, Shape, Var};
 use candle_nn::{Init, VarBuilder};
 
-use crate::network_state::declare_buffer;
-
-/// What the replicas' values of a buffer become in each step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BufferRule {
-    /// Their mean, weighted by the examples that each replica had in the step.
-    Mean,
-    /// The value of the first replica, as with `broadcast_buffers` of PyTorch's `DistributedDataParallel`.
-    First,
-}
+use crate::network_state::{BufferRule, declare_buffer};
 
 /// A buffer of f32 with this name: numbers that a network sets itself in training, and that no optimizer trains, such as a
 /// codebook that follows its inputs, or the vector of a spectral norm. In PyTorch: `register_buffer`.

@@ -89,7 +89,7 @@ pub extern crate data_parallel_functional as functional;
 #[doc(hidden)]
 pub extern crate data_parallel_training as training;
 
-pub use buffer::{BufferRule, buffer};
+pub use buffer::buffer;
 pub use checkpoints::{Checkpoints, Epoch};
 pub use collective::{Algorithm, cost::Link};
 pub use data_parallel::DataParallel;
@@ -97,7 +97,7 @@ pub use error::{Error, Result};
 pub use evaluate::{evaluate, evaluate_accuracy};
 pub use functional::{AdamW, Optimizer, Sgd};
 pub use launch::launch;
-pub use network_state::Initializer;
+pub use network_state::{BufferRule, Initializer};
 pub use place::{Place, World};
 pub use predict::predict;
 pub use processes::Processes;

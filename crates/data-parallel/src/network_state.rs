@@ -16,8 +16,6 @@ use devices::{ensure, lock};
 use training::weights::{COUNT, is_count};
 use training::{Rng, normal, uniform};
 
-use crate::buffer::BufferRule;
-
 /// How the weights of a new network are drawn: everything with two dimensions or more. What has one dimension starts
 /// at zero where its layer would draw it (biases), and else as its layer says (the scale of batch norm at one).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,6 +27,15 @@ pub enum Initializer {
     Xavier(f64),
     /// As each layer asks for, biases too: PyTorch's defaults for the layers of this crate.
     Layers,
+}
+
+/// What the replicas' values of a buffer become in each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BufferRule {
+    /// Their mean, weighted by the examples that each replica had in the step.
+    Mean,
+    /// The value of the first replica, as with `broadcast_buffers` of PyTorch's `DistributedDataParallel`.
+    First,
 }
 
 /// The parameters and buffers of one replica.

@@ -12,7 +12,7 @@ pub use functional::{
 };
 pub use training::{Batch, DataIter, Examples, Minibatches, example_rng, normal, rng, uniform};
 
-pub use crate::buffer::{BufferRule, buffer};
+pub use crate::buffer::buffer;
 pub use crate::checkpoints::{Checkpoints, Epoch};
 pub use crate::data_parallel::DataParallel;
 pub use crate::error::Result;
@@ -22,7 +22,7 @@ pub use crate::layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GlobalAvgPool2d, LayerNorm,
     Linear, MaxPool2d, Nhwc, Relu, Sequential,
 };
-pub use crate::network_state::Initializer;
+pub use crate::network_state::{BufferRule, Initializer};
 pub use crate::place::World;
 pub use crate::predict::predict;
 pub use crate::replica::all_examples;

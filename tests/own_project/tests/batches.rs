@@ -37,6 +37,35 @@ fn triplets_need_no_labels() -> Result<()> {
     Ok(())
 }
 
+/// Pairs: each first one is to be most like its own second one, among all second ones of the minibatch.
+fn loss_of_pairs(net: &Linear, x: &[Value], _: &[Tensor]) -> Result<Value> {
+    let first = all_examples(&net.forward(&x[0], true)?)?;
+    let second = all_examples(&net.forward(&x[1], true)?)?;
+    let own = Tensor::arange(0u32, first.dims()[0] as u32, first.device())?;
+    let alike = candle_fn(|x: &[Tensor]| x[0].matmul(&x[1].t()?)); // (B, B)
+    cross_entropy(&alike.forward_all(&[first, second], true)?, &own)
+}
+
+#[test]
+fn pairs_are_compared_over_all_replicas() -> Result<()> {
+    let first = normal(&mut rng(0), 1.0, (8, 3))?;
+    let second = (&first + normal(&mut rng(1), 0.1, (8, 3))?)?;
+    let losses = [1, 2].map(|k| {
+        let net = DataParallel::new(&devices(k)?, Initializer::Layers, 0, |vb| {
+            Linear::new(3, 2, vb)
+        })?;
+        let mut trainer = Trainer::with(&net, loss_of_pairs, Sgd::new(0.05))?.over_minibatch();
+        for _ in 0..20 {
+            trainer.step(&[first.clone(), second.clone()], &())?;
+        }
+        trainer.step(&[first.clone(), second.clone()], &())?.loss.mean()
+    });
+    let [one, two] = losses;
+    let (one, two) = (one?, two?);
+    assert!((one - two).abs() < 1e-4 && one < 2.0, "{one} and {two}");
+    Ok(())
+}
+
 /// Sentences (B, T), what follows each word (B, T), and 1 where a word is no padding (B, T).
 fn sentences(lengths: &[usize]) -> Result<(Tensor, (Tensor, Tensor))> {
     let longest = lengths.iter().copied().max().unwrap_or(0);

@@ -8,7 +8,6 @@
 
 pub(crate) mod args;
 pub(crate) mod convolution;
-pub(crate) mod gather;
 pub(crate) mod layout;
 pub(crate) mod linear;
 pub(crate) mod loss;

@@ -7,9 +7,10 @@
 //! Some of candle's operations give wrong gradients without an error. So gradients can be compared with finite
 //! differences: `checked` knows which calls are new, `comparison` compares one, and `difference` has the differences.
 
+use super::alone::are_together;
 use super::checked::{Call, Input, Kind, Noted, add_compared, next_number, note_call};
 use super::comparison::{Module, compare};
-use super::network::{Network, are_together, has_one_input};
+use super::network::{Network, has_one_input};
 use super::value::{Value, of_computed};
 use super::watch::{Watched, equal_along_axes};
 use crate::descriptors::args;

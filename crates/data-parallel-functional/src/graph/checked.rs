@@ -1,7 +1,7 @@
-//! Which calls of candle's modules have been compared with finite differences, and what the variables of a network are:
-//! trained, frozen, or buffers. [`super::comparison`] says how a call is compared.
+//! Which calls of candle's modules have been compared with finite differences. [`super::comparison`] says how a call is
+//! compared.
 
-use super::comparison::Found;
+use super::variables::Variables;
 use super::watch::Watch;
 use candle_core::{DType, Result, Tensor, TensorId, Var, bail};
 use std::any::TypeId;
@@ -68,24 +68,6 @@ pub struct GradientChecks {
     runs: u64,
 }
 
-/// The variables of a network, by what becomes of them.
-#[derive(Default)]
-pub struct Variables {
-    /// With their names for messages. They need right gradients.
-    pub trained: Vec<(String, Var)>,
-    /// Parameters that are not trained. Their gradients may be wrong or missing, and they may be integers.
-    pub frozen: Vec<Var>,
-    /// Variables that modules may change in training, such as running statistics.
-    pub buffers: Vec<Var>,
-}
-
-impl Variables {
-    /// True for a variable that is trained.
-    pub(crate) fn trains(&self, x: &Tensor) -> bool {
-        self.trained.iter().any(|(_, var)| var.id() == x.id())
-    }
-}
-
 /// The identity of a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Which {
@@ -144,6 +126,15 @@ impl Input<'_> {
             ..*self
         }
     }
+}
+
+/// The result of a comparison without an error.
+pub(crate) struct Found {
+    /// The variables that get a gradient.
+    pub variables: Vec<TensorId>,
+    pub change: Change,
+    /// What is looked at where the call runs.
+    pub watch: Watch,
 }
 
 /// The change in the result of a module when a variable moves.

@@ -14,33 +14,23 @@
 //! repeat, along directions that move equal numbers together. If it is wrong there, training goes on, and
 //! [`super::watch`] looks at the numbers of each minibatch.
 
-use super::checked::{Call, Change, Variables, note_variable};
-use super::difference::{self, Direction, GradientCheck, GradientError, NO_NUMBER, RANDOM};
+use super::checked::{Call, Found, note_variable};
+use super::difference::{
+    self, Direction, GradientCheck, GradientError, NO_NUMBER, RANDOM, TOLERANCE,
+};
 use super::value::Value;
-use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, with};
-use candle_core::{DType, Error, Result, Tensor, TensorId, Var, bail};
-use std::panic::Location;
+use super::variables::Variables;
+use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, said, with};
+use candle_core::{DType, Result, Tensor, TensorId, Var, bail};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// A function of inputs, which is told whether it trains.
 pub(crate) type Module = dyn Fn(&[Tensor], bool) -> Result<Tensor>;
 
-/// The largest distance, in proportion, between gradient and difference: kinks lie between the points.
-pub(super) const TOLERANCE: f64 = 0.05;
-
 /// The numbers on which a module runs: away from the kinks of most functions. The next range is for modules that give
 /// NaN on the one before, such as the logarithm of 1 - x, or of -x.
 const RANGES: [[f64; 2]; 3] = [[0.1, 1.1], [0.1, 0.9], [-1.1, -0.1]];
-
-/// The result of a comparison without an error.
-pub(crate) struct Found {
-    /// The variables that get a gradient.
-    pub variables: Vec<TensorId>,
-    pub change: Change,
-    /// What is looked at where the call runs.
-    pub watch: Watch,
-}
 
 /// Compares a call.
 ///
@@ -103,49 +93,6 @@ pub(crate) fn compare(
         change: Box::new(change),
         watch,
     })
-}
-
-/// A comparison that failed of a module that was made at a place, as an error that says what to do.
-pub(super) fn said(made: &Location<'_>, error: GradientError) -> Error {
-    let what = match error {
-        GradientError::Failed(error) => {
-            return error.context(format!(
-                "candle ({}), on numbers that the check of gradients has made up",
-                made
-            ));
-        }
-        GradientError::Wrong { gradient: None, .. } => {
-            return Error::Msg(format!(
-                "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen, by Trainer::rate with \
-                 the layers before it and 0.0, or Value::detach comes before the module. If they are to be trained, the page \
-                 \"What trains in candle\" says what to use instead; Trainer::check_gradients(false) leaves this check out",
-                made
-            ));
-        }
-        GradientError::Backward(_) => {
-            return Error::Msg(format!(
-                "candle ({}): {error}. The page \"What trains in candle\" says what to use instead",
-                made
-            ));
-        }
-        GradientError::Incomparable(NO_NUMBER) => format!(
-            "its gradients cannot be checked: it {NO_NUMBER} on numbers between 0.1 and 1.1, between 0.1 and 0.9, and \
-             between -1.1 and -0.1"
-        ),
-        GradientError::Incomparable(why) => format!(
-            "its gradients cannot be checked: on numbers between 0.1 and 1.1 it {why}. A network draws random \
-             numbers only with `train`, such as layers::Dropout; a loss gets them as one more input, drawn with the data"
-        ),
-        error => format!(
-            "{error}. A network with it would not train right, without an error. The page \"What trains in \
-             candle\" says what to use instead. What is changed on purpose, as by a gradient reversal, is built of \
-             values with Value::detach"
-        ),
-    };
-    Error::Msg(format!(
-        "candle ({}): {what}; Trainer::check_gradients(false) trains all the same",
-        made
-    ))
 }
 
 /// The variables that get a gradient with `y`; an error if one is none of the network's.
@@ -354,7 +301,7 @@ enum Inputs {
 fn numbers(inputs: &[&Value], range: [f64; 2], seed: u64) -> Result<Vec<Tensor>> {
     let input = |x: &&Value| match x.tensor().filter(|x| !x.dtype().is_float()) {
         Some(x) => Ok(x.clone()),
-        None => difference::numbers(x, range, seed),
+        None => difference::numbers(x.dims(), x.dtype(), x.device(), range, seed),
     };
     inputs.iter().map(input).collect()
 }

@@ -1,6 +1,5 @@
 //! Compares the gradients that candle computes with finite differences.
 
-use super::value::Value;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Error, Result, Tensor, Var, bail};
 use devices::without_backtrace;
@@ -8,6 +7,10 @@ use std::fmt;
 
 /// Number of random directions.
 const DIRECTIONS: u64 = 5;
+
+/// The largest distance, in proportion, between the gradient of a module and a difference in f32: kinks lie between the
+/// points.
+pub(crate) const TOLERANCE: f64 = 0.05;
 
 /// Two finite differences that are closer to each other than this part of their distance from the gradient are certain.
 const CERTAIN: f64 = 0.15;
@@ -436,13 +439,19 @@ fn fraction(i: u64) -> f64 {
 
 /// Numbers in a range, the same each time. They are others than those of all directions: along x itself, a norm does not
 /// change.
-pub(crate) fn numbers(like: &Value, [low, high]: [f64; 2], seed: u64) -> Result<Tensor> {
-    let count = like.dims().iter().product::<usize>() as u64;
+pub(crate) fn numbers(
+    dims: &[usize],
+    dtype: DType,
+    device: &Device,
+    [low, high]: [f64; 2],
+    seed: u64,
+) -> Result<Tensor> {
+    let count = dims.iter().product::<usize>() as u64;
     let first = u64::MAX / 2 + (seed << 40);
     let numbers = (first..first + count).map(|i| (low + (high - low) * fraction(i)) as f32);
-    Tensor::from_iter(numbers, like.device())?
-        .reshape(like.dims())?
-        .to_dtype(like.dtype())
+    Tensor::from_iter(numbers, device)?
+        .reshape(dims)?
+        .to_dtype(dtype)
 }
 
 impl fmt::Display for GradientError {

@@ -1,7 +1,7 @@
 //! The examples of all replicas as one value, for a loss that compares examples with each other.
 
 use super::value::{Source, Value};
-use crate::descriptors::gather::Gather;
+use crate::gather::Gather;
 use crate::kernel::{At, Backend, Grad, Kernel, Op, Pass};
 use crate::statistics::Summation;
 use candle_core::{Result, Tensor, bail};

@@ -14,6 +14,7 @@
 //!   does not depend is an error before any gradient is written, unless `allow_unused` is set.
 //! - **A network of candle's operations is one kernel** (`candle`), which `compile` makes and the tape calls.
 
+pub(crate) mod alone;
 pub(crate) mod candle;
 pub(crate) mod checked;
 pub(crate) mod comparison;
@@ -25,5 +26,6 @@ pub(crate) mod gradients;
 pub(crate) mod network;
 pub(crate) mod tape;
 pub(crate) mod value;
+pub(crate) mod variables;
 pub(crate) mod watch;
 pub(crate) mod writing;

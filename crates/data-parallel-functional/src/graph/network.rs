@@ -2,7 +2,6 @@
 
 use super::value::Value;
 use candle_core::{Error, Result};
-use std::cell::Cell;
 
 /// A network, or a layer: from images or activations to a value. `train` says whether it is for a step of training.
 ///
@@ -82,27 +81,4 @@ impl<F: Fn(&[Value], bool) -> Result<Value>> Network for NetworkFn<F> {
     fn forward_all(&self, x: &[Value], train: bool) -> Result<Value> {
         (self.0)(x, train)
     }
-}
-
-thread_local! {
-    static EACH_ALONE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `f`, in which batch norms and candle's modules are written down as in inference, although they are called with
-/// `train`: so the results of an example do not depend on the others, unless a function of the program's own makes them.
-pub fn each_example_alone<R>(f: impl FnOnce() -> R) -> R {
-    /// Ends it also after a panic.
-    struct Ends(bool);
-    impl Drop for Ends {
-        fn drop(&mut self) {
-            EACH_ALONE.set(self.0);
-        }
-    }
-    let _ends = Ends(EACH_ALONE.replace(true));
-    f()
-}
-
-/// True if examples may depend on others, because they train together.
-pub(crate) fn are_together(train: bool) -> bool {
-    train && !EACH_ALONE.get()
 }

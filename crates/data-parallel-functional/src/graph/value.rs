@@ -1,8 +1,8 @@
 //! Values: computations that are written down, and computed together later. Here are the operations that may become
 //! one with others, as [`super::compile`] says; the others are in `operations`.
 
+use super::alone::are_together;
 use super::checked::note_variable;
-use super::network::are_together;
 use crate::descriptors::convolution::{Convolution, Geometry};
 use crate::descriptors::layout::Transpose;
 use crate::descriptors::linear::Linear;

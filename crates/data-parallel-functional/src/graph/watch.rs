@@ -9,11 +9,10 @@
 //!   input matter where several of them have a gradient: then it is compared along a direction that moves them together.
 //!   Zeros are left out, because most come from a ReLU, which has no gradient there.
 
-use super::checked::Variables;
-use super::comparison::{TOLERANCE, said};
-use super::difference::{Direction, GradientCheck, GradientError};
+use super::difference::{Direction, GradientCheck, GradientError, NO_NUMBER, TOLERANCE};
+use super::variables::Variables;
 use crate::kernel::{Function, Observer};
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{DType, Error, Result, Tensor, Var};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
@@ -142,12 +141,61 @@ impl Watched {
             variables,
             direction: Some(direction),
         };
-        match check.run(&moved) {
+        // kernels that a GPU has not yet run may read a variable that is moved here
+        let variables_and_x = || variables.iter().map(Var::as_tensor).chain(x);
+        let synchronize = || variables_and_x().try_for_each(|x| x.device().synchronize());
+        synchronize()?;
+        let checked = check.run(&moved);
+        synchronize()?;
+        match checked {
             Ok(()) | Err(GradientError::Incomparable(_)) => Ok(()),
             Err(GradientError::Failed(error)) => Err(error),
             Err(error) => Err(said(self.made, error)),
         }
     }
+}
+
+/// A comparison that failed of a module that was made at a place, as an error that says what to do.
+pub(super) fn said(made: &Location<'_>, error: GradientError) -> Error {
+    let what = match error {
+        GradientError::Failed(error) => {
+            return error.context(format!(
+                "candle ({}), on numbers that the check of gradients has made up",
+                made
+            ));
+        }
+        GradientError::Wrong { gradient: None, .. } => {
+            return Error::Msg(format!(
+                "candle ({}): {error}. What is cut off on purpose, as by detach, has to be frozen, by Trainer::rate with \
+                 the layers before it and 0.0, or Value::detach comes before the module. If they are to be trained, the page \
+                 \"What trains in candle\" says what to use instead; Trainer::check_gradients(false) leaves this check out",
+                made
+            ));
+        }
+        GradientError::Backward(_) => {
+            return Error::Msg(format!(
+                "candle ({}): {error}. The page \"What trains in candle\" says what to use instead",
+                made
+            ));
+        }
+        GradientError::Incomparable(NO_NUMBER) => format!(
+            "its gradients cannot be checked: it {NO_NUMBER} on numbers between 0.1 and 1.1, between 0.1 and 0.9, and \
+             between -1.1 and -0.1"
+        ),
+        GradientError::Incomparable(why) => format!(
+            "its gradients cannot be checked: on numbers between 0.1 and 1.1 it {why}. A network draws random \
+             numbers only with `train`, such as layers::Dropout; a loss gets them as one more input, drawn with the data"
+        ),
+        error => format!(
+            "{error}. A network with it would not train right, without an error. The page \"What trains in \
+             candle\" says what to use instead. What is changed on purpose, as by a gradient reversal, is built of \
+             values with Value::detach"
+        ),
+    };
+    Error::Msg(format!(
+        "candle ({}): {what}; Trainer::check_gradients(false) trains all the same",
+        made
+    ))
 }
 
 /// All inputs, with those that are moved in their places.

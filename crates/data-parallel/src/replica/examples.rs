@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
+use devices::Context;
 use functional::{Summation, Value};
 
 use crate::batch_tensors::BatchTensors;
@@ -86,9 +87,9 @@ pub fn all_examples(own: &Value) -> Result<Value> {
 /// How often the losses are computed again before they are said to depend on others.
 const AGAIN: usize = 8;
 
-/// Looks whether the loss of an example depends on the other examples, by `losses`, which computes them. All examples
-/// become copies of the last one, and the loss of that one has to stay as it is. An example that is alone gets a copy
-/// beside it. Nothing is known of losses that are others each time.
+/// Looks whether the loss of an example depends on the other examples, by `losses`, which computes them. The loss of the
+/// last example has to stay as it is where all others are copies of it, and where it is alone. An example that is alone
+/// gets a copy. Nothing is known of losses that are others each time.
 ///
 /// # Errors
 /// If a loss depends on others; and where the losses cannot be computed.
@@ -96,33 +97,45 @@ pub(crate) fn check_each_alone(
     share: &BatchTensors,
     losses: impl Fn(&BatchTensors) -> Result<Tensor>,
 ) -> Result<()> {
-    let last = share.examples - 1;
-    let loss = |losses: Tensor| losses.flatten_all()?.get(last)?.to_scalar::<f32>();
-    let before = loss(losses(share)?)?;
-    // another shape rounds otherwise
-    let (copies, rounding) = if last == 0 {
-        (2, 1e-3)
-    } else {
-        (last + 1, 1e-5)
+    let n = share.examples;
+    let last_loss = |share: &BatchTensors| {
+        let all = losses(share)?.flatten_all()?.to_vec1::<f32>()?;
+        all.last().copied().context("there is no loss")
     };
-    let copies = losses(&share.rows(&vec![last as u32; copies])?);
-    let beside_copies = match copies {
-        Err(_) if last == 0 => return Ok(()), // it takes examples one by one
-        copies => loss(copies?)?,
+    let before = last_loss(share)?;
+    let copies = |count: usize| last_loss(&share.rows(&vec![n as u32 - 1; count])?);
+    let is_near = |loss: f32, rounding: f32| {
+        (loss - before).abs() <= rounding * loss.abs().max(before.abs()) + 1e-7
     };
-    let is_near = |a: f32, b: f32| (a - b).abs() <= rounding * a.abs().max(b.abs()) + 1e-7;
-    if is_near(before, beside_copies) || !(before - beside_copies).is_finite() {
-        return Ok(());
-    }
-    for _ in 0..AGAIN {
-        if !is_near(loss(losses(share)?)?, before) {
-            return Ok(());
+    let tries = [
+        (n, 1e-5, "among copies of itself"),
+        // another shape rounds otherwise
+        (1, 1e-3, "alone"),
+        (2, 1e-3, "beside a copy of itself"),
+    ];
+    for (count, rounding, place) in tries {
+        if count == 2 && n > 1 {
+            continue;
         }
+        let loss = match copies(count) {
+            Ok(loss) => loss,
+            Err(_) if count != n => continue, // it takes this number of examples alone
+            Err(error) => return Err(error),
+        };
+        if is_near(loss, rounding) || !(loss - before).is_finite() {
+            continue;
+        }
+        for _ in 0..AGAIN {
+            if !is_near(last_loss(share)?, 1e-5) {
+                return Ok(());
+            }
+        }
+        bail!(
+            "the loss of an example depends on the other examples: it is {before}, and {loss} {place}. So it would depend \
+             on the number of replicas. Trainer::over_minibatch gives the loss the outputs of the whole minibatch; \
+             within_shards takes the part of each replica as a minibatch of its own; mean_over divides by a count of the \
+             whole minibatch"
+        )
     }
-    bail!(
-        "the loss of an example depends on the other examples: it is {before}, and {beside_copies} among copies of itself. \
-         So it would depend on the number of replicas. Trainer::over_minibatch gives the loss the outputs of the whole \
-         minibatch; within_shards takes the part of each replica as a minibatch of its own; mean_over divides by a count of \
-         the whole minibatch"
-    )
+    Ok(())
 }

@@ -16,9 +16,8 @@ use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::slot::Slot;
 use crate::batch_tensors::BatchTensors;
-use crate::buffer::BufferRule;
 use crate::layers::DropoutPass;
-use crate::network_state::NetworkState;
+use crate::network_state::{BufferRule, NetworkState};
 use crate::replication::Replication;
 use crate::update_rule::StepRule;
 

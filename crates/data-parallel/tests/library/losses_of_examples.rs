@@ -210,6 +210,13 @@ fn a_share_of_the_minibatch_is_seen() -> Result<()> {
     };
     let step = Trainer::new(&net, balanced, sgd(0.1, 0.0)).step(&x, &y);
     has(&step.err().context("refused")?.to_string(), "mean_over")?;
+    // by the number of examples
+    let mean = |y_hat: &Value, y: &Tensor| {
+        let losses = binary_cross_entropy(y_hat, &y.unsqueeze(1)?)?;
+        candle(|l: &Tensor| l / l.dim(0)? as f64).forward(&losses, true)
+    };
+    let step = Trainer::new(&net, mean, sgd(0.1, 0.0)).step(&x, &y);
+    has(&step.err().context("refused")?.to_string(), "alone")?;
     Ok(())
 }
 
