@@ -33,6 +33,12 @@ use std::rc::Rc;
 /// also runs on zeros. Under [`GradientChecks`](crate::GradientChecks) it runs on other numbers too. It must not change
 /// the parameters of other layers: a GPU may have read them before the module runs.
 ///
+/// **Long chains.** candle calls itself for each operation that follows another, as in the steps of a recurrent network. The
+/// stack of a thread, 2 MiB, has room for 6,000 operations in a row; for 1,500 if candle is compiled without optimization.
+/// With more the process is aborted. `data-parallel` gives its replicas a larger stack. Where [`Value::eval`] or
+/// [`Gradients::backward`](crate::Gradients::backward) runs on a thread of your own, set `std::thread::Builder::stack_size`.
+/// Operations of `Value` have no such limit.
+///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
 /// use data_parallel_functional::{Gradients, Network, Value, candle};

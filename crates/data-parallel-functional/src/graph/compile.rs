@@ -6,8 +6,8 @@ use super::tape::{Entry, Operand, Tape};
 use super::value::{Node, Source, Value};
 use crate::descriptors::pool::Average;
 use crate::kernel::{Backend, Kernel, Op, SelfContained};
-use candle_core::{Result, TensorId};
-use std::collections::HashMap;
+use candle_core::{Result, Tensor, TensorId};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// The tape that computes `outputs` on a backend.
@@ -19,6 +19,7 @@ pub(crate) fn compile<B: Backend>(outputs: &[&Value]) -> Result<Tape<B>> {
             outputs: Vec::new(),
         },
         uses: HashMap::new(),
+        without_bias: HashSet::new(),
         operands: HashMap::new(),
         leaves: HashMap::new(),
         casts: Vec::new(),
@@ -44,6 +45,8 @@ struct Compiler<B: Backend> {
     tape: Tape<B>,
     /// Number of times that a value is read.
     uses: HashMap<*const Node, usize>,
+    /// Convolutions that leave their bias to the batch norm behind them.
+    without_bias: HashSet<*const Node>,
     /// The places of the values that have been compiled.
     operands: HashMap<*const Node, Operand>,
     leaves: HashMap<TensorId, Operand>,
@@ -51,61 +54,132 @@ struct Compiler<B: Backend> {
     casts: Vec<(Operand, B::Element, Operand)>,
 }
 
+/// A value that waits for the places of others.
+struct Waiting<B: Backend> {
+    value: Value,
+    /// The others that have not been looked at, in the order in which they are compiled.
+    others: std::vec::IntoIter<Value>,
+    then: Then<B>,
+}
+
+/// What becomes of a value when the others have their places.
+enum Then<B: Backend> {
+    /// It is one of the tape's tensors.
+    Leaf(Tensor),
+    /// It has the place of this value.
+    Same(Value),
+    Entry(Chosen<B>),
+}
+
+/// An entry whose inputs may have no places yet.
+struct Chosen<B: Backend> {
+    kernel: Box<dyn Kernel<B>>,
+    inputs: Vec<Value>,
+    /// Elements of the result.
+    len: usize,
+    /// What has to be compiled before, in this order, if it is not the order of the inputs.
+    before: Option<Vec<Value>>,
+}
+
 impl<B: Backend> Compiler<B> {
-    fn count(&mut self, value: &Value) {
-        let uses = self.uses.entry(Rc::as_ptr(&value.0)).or_default();
-        *uses += 1;
-        if *uses == 1 {
-            match &value.0.source {
-                Source::Tensor(_) => {}
-                Source::Reshaped(input) => self.count(input),
-                Source::Op(_, inputs) => inputs.iter().for_each(|input| self.count(input)),
+    fn count(&mut self, output: &Value) {
+        let mut values = vec![output];
+        while let Some(value) = values.pop() {
+            let uses = self.uses.entry(key(value)).or_default();
+            *uses += 1;
+            if *uses == 1 {
+                match &value.0.source {
+                    Source::Tensor(_) => {}
+                    Source::Reshaped(input) => values.push(input),
+                    Source::Op(_, inputs) => values.extend(inputs),
+                }
             }
         }
     }
 
-    /// The place of a value. Adds the entries for it, where the tape has none yet.
-    fn operand(&mut self, value: &Value) -> Result<Operand> {
-        if let Some(operand) = self.operands.get(&Rc::as_ptr(&value.0)) {
-            return Ok(*operand);
+    /// The place of a value. Adds the entries for it, where the tape has none yet: those that it reads come first, in the
+    /// order in which it reads them.
+    ///
+    /// It does not call itself for each value that a value reads: a chain of any length fits into the stack.
+    fn operand(&mut self, output: &Value) -> Result<Operand> {
+        let mut stack = Vec::new();
+        if !self.operands.contains_key(&key(output)) {
+            stack.push(self.begin(output)?);
         }
-        let operand = match &value.0.source {
-            Source::Tensor(tensor) => {
+        while let Some(last) = stack.last_mut() {
+            match last.others.next() {
+                Some(other) if self.operands.contains_key(&key(&other)) => {}
+                Some(other) => stack.push(self.begin(&other)?),
+                None => {
+                    let Waiting { value, then, .. } = stack.pop().expect("it is the last");
+                    let operand = self.end(then);
+                    self.operands.insert(key(&value), operand);
+                }
+            }
+        }
+        Ok(self.place(output))
+    }
+
+    /// Says what becomes of a value, and what it waits for.
+    fn begin(&mut self, value: &Value) -> Result<Waiting<B>> {
+        let then = match &value.0.source {
+            Source::Tensor(tensor) => Then::Leaf(tensor.clone()),
+            Source::Reshaped(input) => Then::Same(input.clone()),
+            Source::Op(op, inputs) => {
+                let chosen = if self.without_bias.contains(&key(value)) {
+                    Self::single(op, &inputs[..2], value.dims())?
+                } else if let Some(fused) = self.fused(value)? {
+                    Some(fused)
+                } else {
+                    Self::single(op, inputs, value.dims())?
+                };
+                Then::Entry(chosen.expect("an operation alone has a kernel"))
+            }
+        };
+        let others = match &then {
+            Then::Leaf(_) => Vec::new(),
+            Then::Same(input) => vec![input.clone()],
+            Then::Entry(chosen) => chosen.before.as_ref().unwrap_or(&chosen.inputs).clone(),
+        };
+        Ok(Waiting {
+            value: value.clone(),
+            others: others.into_iter(),
+            then,
+        })
+    }
+
+    /// The place of a value all of whose inputs have places.
+    fn end(&mut self, then: Then<B>) -> Operand {
+        match then {
+            Then::Leaf(tensor) => {
                 let leaves = &mut self.tape.leaves;
                 *self.leaves.entry(tensor.id()).or_insert_with(|| {
-                    leaves.push(tensor.clone());
+                    leaves.push(tensor);
                     Operand::Leaf(leaves.len() - 1)
                 })
             }
-            Source::Reshaped(input) => self.operand(input)?,
-            Source::Op(op, inputs) => match self.fused(value)? {
-                Some(operand) => operand,
-                None => self
-                    .single(op, inputs, value.dims())?
-                    .expect("an operation alone has a kernel"),
-            },
-        };
-        self.operands.insert(Rc::as_ptr(&value.0), operand);
-        Ok(operand)
+            Then::Same(input) => self.place(&input),
+            Then::Entry(chosen) => self.push(chosen),
+        }
     }
 
-    fn operands(&mut self, values: &[Value]) -> Result<Vec<Operand>> {
-        values.iter().map(|value| self.operand(value)).collect()
+    fn place(&self, value: &Value) -> Operand {
+        self.operands[&key(value)]
     }
 
     /// One more entry, which reads each input in its type.
-    fn push(
-        &mut self,
-        kernel: Box<dyn Kernel<B>>,
-        inputs: Vec<Operand>,
-        dims: &[usize],
-    ) -> Operand {
+    fn push(&mut self, chosen: Chosen<B>) -> Operand {
+        let Chosen {
+            kernel,
+            inputs,
+            len,
+            ..
+        } = chosen;
         let inputs = inputs
-            .into_iter()
+            .iter()
             .enumerate()
-            .map(|(n, operand)| self.cast(operand, kernel.input_element(n)))
+            .map(|(n, input)| self.cast(self.place(input), kernel.input_element(n)))
             .collect();
-        let len = dims.iter().product();
         self.push_entry(Entry {
             kernel,
             inputs,
@@ -145,7 +219,7 @@ impl<B: Backend> Compiler<B> {
     }
 
     /// The entry of one operation; none if it is a fused one without a kernel here.
-    fn single(&mut self, op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Option<Operand>> {
+    fn single(op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Option<Chosen<B>>> {
         let kernel: Option<Box<dyn Kernel<B>>> = match op {
             Op::Candle(f) => Some(Box::new(CandleKernel::new(f.clone(), inputs, dims))),
             Op::Detach => Some(Box::new(CandleKernel::detached(inputs, dims))),
@@ -153,23 +227,25 @@ impl<B: Backend> Compiler<B> {
             _ => B::kernel(op.clone())?,
         };
         match (kernel, op) {
-            (Some(kernel), _) => {
-                let inputs = self.operands(inputs)?;
-                Ok(Some(self.push(kernel, inputs, dims)))
-            }
+            (Some(kernel), _) => Ok(Some(Chosen {
+                kernel,
+                inputs: inputs.to_vec(),
+                len: dims.iter().product(),
+                before: None,
+            })),
             (None, Op::SelfContained(operation)) => {
                 let value = computed_by_candle(operation, inputs, dims);
                 let Source::Op(of_candle, inputs) = &value.0.source else {
                     unreachable!("it is an operation of candle's")
                 };
-                self.single(of_candle, inputs, dims)
+                Self::single(of_candle, inputs, dims)
             }
             (None, _) => Ok(None),
         }
     }
 
     /// A layer with the ReLU and the pooling that follow it, if one entry can be all of them.
-    fn fused(&mut self, value: &Value) -> Result<Option<Operand>> {
+    fn fused(&mut self, value: &Value) -> Result<Option<Chosen<B>>> {
         let Some(Chain { layer, relu, pool }) = self.chain(value) else {
             return Ok(None);
         };
@@ -183,12 +259,12 @@ impl<B: Backend> Compiler<B> {
                 if conv.pooled().contains(&0) {
                     Ok(None)
                 } else {
-                    self.single(&Op::Convolution(conv), inputs, dims)
+                    Self::single(&Op::Convolution(conv), inputs, dims)
                 }
             }
             Op::Linear(mut linear) if pool == 1 => {
                 linear.relu = relu;
-                self.single(&Op::Linear(linear), inputs, dims)
+                Self::single(&Op::Linear(linear), inputs, dims)
             }
             Op::Norm(_) if pool == 1 => self.norm(layer, None, relu).map(Some),
             Op::Add(_) if pool == 1 => self.add(layer, relu),
@@ -223,35 +299,40 @@ impl<B: Backend> Compiler<B> {
     }
 
     fn is_read_once(&self, value: &Value) -> bool {
-        self.uses.get(&Rc::as_ptr(&value.0)) == Some(&1)
+        self.uses.get(&key(value)) == Some(&1)
     }
 
     /// A batch norm, with what is added to it and its ReLU.
-    fn norm(&mut self, layer: &Value, shortcut: Option<&Value>, relu: bool) -> Result<Operand> {
+    fn norm(&mut self, layer: &Value, shortcut: Option<&Value>, relu: bool) -> Result<Chosen<B>> {
         let Source::Op(Op::Norm(norm), inputs) = &layer.0.source else {
             unreachable!("the caller has seen a batch norm")
         };
         let mut norm = norm.clone();
-        let x = &inputs[0];
+        let [x, others @ ..] = &inputs[..] else {
+            unreachable!("a batch norm has an input")
+        };
         let shift = if norm.train && self.is_read_once(x) {
-            self.without_bias(x)?
+            self.bias_left_by(x)
         } else {
             None
         };
-        let mut operands = self.operands(inputs)?;
-        if let Some(shortcut) = shortcut {
-            operands.push(self.operand(shortcut)?);
-        }
-        operands.extend(shift);
         norm.relu = relu;
         norm.shortcut = shortcut.is_some();
         norm.shift = shift.is_some();
         let kernel = B::kernel(Op::Norm(norm))?.expect("a batch norm has a kernel");
-        Ok(self.push(kernel, operands, layer.dims()))
+        let x = std::iter::once(x);
+        let inputs = x.clone().chain(others).chain(shortcut).chain(shift);
+        let before = x.chain(shift).chain(others).chain(shortcut);
+        Ok(Chosen {
+            kernel,
+            inputs: inputs.cloned().collect(),
+            len: layer.dims().iter().product(),
+            before: Some(before.cloned().collect()),
+        })
     }
 
     /// A sum; of a batch norm and something else, the two are one.
-    fn add(&mut self, sum: &Value, relu: bool) -> Result<Option<Operand>> {
+    fn add(&mut self, sum: &Value, relu: bool) -> Result<Option<Chosen<B>>> {
         let Source::Op(Op::Add(add), inputs) = &sum.0.source else {
             unreachable!("the caller has seen a sum")
         };
@@ -264,21 +345,24 @@ impl<B: Backend> Compiler<B> {
         }
         let mut add = *add;
         add.relu = relu;
-        self.single(&Op::Add(add), inputs, sum.dims())
+        Self::single(&Op::Add(add), inputs, sum.dims())
     }
 
-    /// Adds the convolution in front of a batch norm without its bias, and returns the bias. The batch's
-    /// mean would subtract the bias again: only the running mean depends on it.
-    fn without_bias(&mut self, x: &Value) -> Result<Option<Operand>> {
-        let Source::Op(conv @ Op::Convolution(_), inputs) = &x.0.source else {
-            return Ok(None);
+    /// The bias of the convolution in front of a batch norm, which is then compiled without it. The batch's mean would
+    /// subtract the bias again: only the running mean depends on it.
+    fn bias_left_by<'v>(&mut self, x: &'v Value) -> Option<&'v Value> {
+        let Source::Op(Op::Convolution(_), inputs) = &x.0.source else {
+            return None;
         };
-        let operand = self
-            .single(conv, &inputs[..2], x.dims())?
-            .expect("a convolution alone has a kernel");
-        self.operands.insert(Rc::as_ptr(&x.0), operand);
-        inputs.get(2).map(|bias| self.operand(bias)).transpose()
+        let bias = inputs.get(2)?;
+        self.without_bias.insert(key(x));
+        Some(bias)
     }
+}
+
+/// The identity of a value.
+fn key(value: &Value) -> *const Node {
+    Rc::as_ptr(&value.0)
 }
 
 /// The operation that computes a value.

@@ -12,7 +12,7 @@ use crate::memory::bucket::{self, Bucket, BucketMemory, Part};
 use crate::statistics::Summation;
 use candle_core::{DType, Device, Result, Tensor, TensorId, Var, bail};
 use devices::retry_with_empty_cache;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -40,8 +40,10 @@ pub fn backward<'a>(
     let pairs: Vec<(&Var, &Var)> = params.into_iter().collect();
     let mut params = Vec::new();
     let mut buckets = Vec::new();
+    let all: HashSet<TensorId> = pairs.iter().map(|(param, _)| param.id()).collect();
+    let mut given = HashSet::new();
     for (i, (param, grad)) in pairs.iter().enumerate() {
-        if pairs.iter().any(|(param, _)| param.id() == grad.id()) {
+        if all.contains(&grad.id()) {
             bail!("backward: a parameter and its gradient are the same tensor")
         }
         if param.elem_count() != grad.elem_count() {
@@ -49,7 +51,7 @@ pub fn backward<'a>(
             let grad = grad.dims();
             bail!("backward: a parameter has shape {param:?}, its gradient {grad:?}")
         }
-        if pairs[..i].iter().any(|(other, _)| other.id() == param.id()) {
+        if !given.insert(param.id()) {
             bail!("backward: a parameter is given twice")
         }
         params.push((i.to_string(), param.as_tensor().clone()));
@@ -358,9 +360,10 @@ impl Gradients {
     /// the largest that there is.
     fn completed_by(&self, plan: &Plan) -> Result<Vec<usize>> {
         let mut complete = vec![usize::MAX; self.buckets.len()];
-        for (number, parameter) in self.parameters.iter().enumerate() {
+        let entries = plan.completed_by(self.parameters.len());
+        for (parameter, entry) in self.parameters.iter().zip(entries) {
             let of_bucket = &mut complete[parameter.view.0];
-            match plan.completed_by(number) {
+            match entry {
                 Some(entry) => *of_bucket = entry.min(*of_bucket),
                 None if self.allow_unused => {}
                 None => bail!("{}", unused(&parameter.name)),

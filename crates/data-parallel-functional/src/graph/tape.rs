@@ -194,15 +194,18 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The entry after which the gradient of a parameter is complete; none if the loss does not depend on it.
-    pub fn completed_by(&self, parameter: usize) -> Option<usize> {
-        let writes = |targets: &Option<Vec<Target>>| {
-            targets
-                .as_deref()
-                .unwrap_or_default()
-                .contains(&Target::Parameter(parameter))
-        };
-        self.targets.iter().position(writes) // backward comes to the first entry last
+    /// For each of so many parameters the entry after which its gradient is complete; none if the loss does not depend on
+    /// it.
+    pub fn completed_by(&self, parameters: usize) -> Vec<Option<usize>> {
+        let mut entries = vec![None; parameters];
+        for (entry, targets) in self.targets.iter().enumerate().rev() {
+            for target in targets.iter().flatten() {
+                if let Target::Parameter(parameter) = *target {
+                    entries[parameter] = Some(entry); // backward comes to the first entry last
+                }
+            }
+        }
+        entries
     }
 }
 

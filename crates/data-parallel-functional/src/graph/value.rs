@@ -52,6 +52,18 @@ pub(crate) struct Node {
     pub result: RefCell<Option<Tensor>>,
 }
 
+/// The values before it are dropped one after the other: a chain of any length fits into the stack.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut values = self.source.take_inputs();
+        while let Some(Value(node)) = values.pop() {
+            if let Some(mut node) = Rc::into_inner(node) {
+                values.append(&mut node.source.take_inputs());
+            }
+        }
+    }
+}
+
 /// The origin of a value.
 pub(crate) enum Source {
     /// A contiguous tensor, of which candle computes no gradient.
@@ -59,6 +71,20 @@ pub(crate) enum Source {
     /// The same elements in another shape.
     Reshaped(Value),
     Op(Op, Vec<Value>),
+}
+
+impl Source {
+    /// Takes the values that it reads out of a source that is dropped.
+    fn take_inputs(&mut self) -> Vec<Value> {
+        match self {
+            Self::Tensor(_) => Vec::new(),
+            Self::Op(_, inputs) => std::mem::take(inputs),
+            Self::Reshaped(_) => match std::mem::replace(self, Self::Op(Op::Detach, Vec::new())) {
+                Self::Reshaped(input) => vec![input],
+                _ => Vec::new(),
+            },
+        }
+    }
 }
 
 impl Value {
@@ -119,10 +145,13 @@ impl Value {
 
     /// A scalar as the result of an operation.
     pub(crate) fn computed(&self) -> Result<Self> {
-        match &self.0.source {
-            Source::Op(..) => Ok(self.clone()),
-            Source::Reshaped(input) => input.computed(),
-            Source::Tensor(_) => self.sum(),
+        let mut value = self;
+        while let Source::Reshaped(input) = &value.0.source {
+            value = input;
+        }
+        match &value.0.source {
+            Source::Tensor(_) => value.sum(),
+            _ => Ok(value.clone()),
         }
     }
 

@@ -12,6 +12,7 @@ mod by_hand;
 mod candle;
 mod convolutions;
 mod cuts;
+mod deep;
 mod each_minibatch;
 mod errors;
 mod evaluation;
