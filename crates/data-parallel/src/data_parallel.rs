@@ -43,6 +43,11 @@ use crate::watchers::Watchers;
 /// ```
 ///
 /// A clone is the same network, not a copy of it.
+///
+/// A network may have any number of layers, or steps in a row. Only inside of a module of candle's there is a limit, because
+/// candle calls itself for each operation that follows another. The stack of a replica's thread, at most 256 MiB, has room
+/// for 200,000 of them or more. The variable `RUST_MIN_STACK` makes it larger. All stacks together take at most an eighth
+/// of the memory that is left.
 #[derive(Clone)]
 pub struct DataParallel {
     workers: Arc<Workers>,
@@ -159,7 +164,7 @@ impl DataParallel {
                     shared,
                 )
             };
-            let (worker, state) = Worker::start(name, id, k == 1, make)?;
+            let (worker, state) = Worker::start(name, id, k, make)?;
             if i == 0 && devices[0].is_cpu() {
                 // the parameters of the others and their gradients
                 let floats = 2 * (k - 1) * state.num_parameters();

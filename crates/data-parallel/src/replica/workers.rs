@@ -30,11 +30,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread, makes the replica on it, and returns what the replica holds.
+    /// Starts a thread, makes the replica on it, and returns what the replica holds. `replicas` is the number of those in
+    /// this process.
     pub fn start(
         name: String,
         network: NetworkId,
-        is_only_replica: bool,
+        replicas: usize,
         make: impl FnOnce(&str) -> Result<Replica> + Send + 'static,
     ) -> Result<(Self, NetworkState)> {
         let (jobs, inbox) = channel::<Job>();
@@ -48,7 +49,7 @@ impl Worker {
             if let Ok(mut replica) = replica {
                 // a replica alone sleeps at once: its helpers keep the other cores, and the thread that hands out jobs needs one
                 let next = || {
-                    if is_only_replica {
+                    if replicas == 1 {
                         inbox.recv()
                     } else {
                         receive(&inbox)
@@ -61,6 +62,7 @@ impl Worker {
         };
         let thread = std::thread::Builder::new()
             .name(name.clone())
+            .stack_size(stack_size(replicas))
             .spawn(serve)
             .context("a thread could not be started")?;
         let made = state.recv().ok().context("its thread has ended")?;
@@ -100,6 +102,29 @@ impl Worker {
             let _ = jobs.send(job); // where the thread has ended, the result never comes
         }
     }
+}
+
+/// The stack of the thread of each of so many replicas, in bytes.
+///
+/// candle calls itself for each operation before an operation: 10,000 steps of candle-nn's LSTM take up to 128 MiB if candle
+/// is compiled without optimization. The system reserves addresses, and gives memory when it is used. But a limit of
+/// addresses, such as `ulimit -v`, counts them: so all stacks take at most an eighth of the memory that is left.
+fn stack_size(replicas: usize) -> usize {
+    let default = 2 << 20; // of Rust's threads
+    let largest = if cfg!(target_pointer_width = "64") {
+        256 << 20
+    } else {
+        default
+    };
+    let halved = |size: &usize| Some(size / 2).filter(|half| *half > default);
+    let is_there = |size: &usize| {
+        let floats = 8 * size * replicas / size_of::<f32>();
+        functional::check_memory("the stacks of the replicas", floats, || 0).is_ok()
+    };
+    let size = std::iter::successors(Some(largest), halved).find(is_there);
+    let wanted = std::env::var("RUST_MIN_STACK").ok();
+    let wanted = wanted.and_then(|bytes| bytes.parse().ok());
+    size.unwrap_or(default).max(wanted.unwrap_or(0))
 }
 
 impl Drop for Worker {

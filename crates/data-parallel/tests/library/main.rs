@@ -13,6 +13,7 @@ mod hook;
 mod kit;
 mod layers_train_right;
 mod losses_of_examples;
+mod networks_are_deep;
 mod numbers_are_looked_at;
 mod optimizers_are_pytorchs;
 mod processes_agree;
