@@ -17,6 +17,9 @@ pub trait Summation: Send + Sync {
     /// Where a replica no longer takes part. The forward or backward pass that needed the sums then
     /// ends with this error.
     fn sum(&self, values: &mut [f64]) -> Result<()>;
+
+    /// Called by a batch norm that has nothing to sum, because it uses its running statistics.
+    fn note_frozen(&self) {}
 }
 
 /// Two sums of each channel over `count` values a channel.

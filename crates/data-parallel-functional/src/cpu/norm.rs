@@ -146,6 +146,9 @@ impl Norm {
             let here = moments(x, self.channels, self.pixels);
             return batch_statistics(self, pass.norms.as_deref(), pass.keep, here, shift);
         }
+        if let Some(norms) = &pass.norms {
+            norms.note_frozen();
+        }
         let [mean, var] = &self.running;
         Ok([mean.to_vec1()?, inv_std(&var.to_vec1()?)])
     }

@@ -68,6 +68,9 @@ impl Norm {
         let eps = EPS as f32;
         let [running_mean, running_var] = &self.running;
         if !self.train {
+            if let Some(norms) = &pass.norms {
+                norms.note_frozen();
+            }
             return with_memory_of(running_mean, stream, |running_mean| {
                 with_memory_of(running_var, stream, |running_var| {
                     let name = "norm_running";

@@ -142,7 +142,7 @@ impl Connections {
         self.sync_bn.then(sums)
     }
 
-    /// An error where norms have to be synchronized and none was.
+    /// An error where norms have to be synchronized and none can be. A norm with frozen statistics can.
     pub fn check_norms_are_used(&self) -> Result<()> {
         if self.sync_bn && !self.pass_sums.are_norms_used() {
             candle_core::bail!(

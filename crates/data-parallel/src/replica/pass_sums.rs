@@ -20,7 +20,7 @@ pub(crate) struct PassSums {
     member: Mutex<Option<Member>>,
     /// Why a sum failed.
     failure: Mutex<Option<collective::Error>>,
-    /// True if a norm has summed.
+    /// True if a norm has summed, or has nothing to sum because its statistics are frozen.
     norms_used: AtomicBool,
     cores: Arc<Cores>,
 }
@@ -40,7 +40,7 @@ impl PassSums {
         lock(&self.failure).clone()
     }
 
-    /// True if a norm of the network has summed here.
+    /// True if a norm of the network has run that can sum here.
     pub fn are_norms_used(&self) -> bool {
         self.norms_used.load(Ordering::Relaxed)
     }
@@ -74,6 +74,10 @@ impl Summation for PassSums {
     fn sum(&self, values: &mut [f64]) -> Result<()> {
         self.norms_used.store(true, Ordering::Relaxed);
         self.sum_values(values)
+    }
+
+    fn note_frozen(&self) {
+        self.norms_used.store(true, Ordering::Relaxed);
     }
 }
 

@@ -344,6 +344,27 @@ fn norms_that_do_not_synchronize_are_named() -> Result<()> {
     has(&error, words)
 }
 
+/// The usual way to fine-tune: the norm is called with `train` false, so there is nothing to sum. Two examples on three
+/// replicas leave one without.
+#[test]
+fn frozen_norms_train_with_synchronized_ones() -> Result<()> {
+    let states = [false, true].map(|sync_bn| {
+        let how = with(|how| how.sync_bn = sync_bn);
+        let net = DataParallel::with(how, &cpus(3), Initializer::Xavier(3.0), 0, |vb| {
+            let norm = BatchNorm2d::new(1, vb.pp("norm"))?;
+            let fc = Linear::new(784, 10, vb.pp("fc"))?;
+            Ok(move |x: &Value, train: bool| {
+                fc.forward(&norm.forward(&x.nhwc()?, false)?.flatten()?, train)
+            })
+        })?;
+        let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+        steps(&mut trainer, 0..2, 2)?;
+        Ok(net.state_dict()?)
+    });
+    let [own, shared]: [Result<Vec<(String, Tensor)>>; 2] = states;
+    same(&own?, &shared?, 1e-6, "frozen norms")
+}
+
 /// Fails on one of the ways.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
