@@ -26,6 +26,9 @@ pub trait Examples<X = Tensor, Y = Tensor>: Send + Sync {
     /// asks for its part of a minibatch. Augmentation draws from
     /// [`example_rng`](crate::example_rng), so that a run that is resumed draws the same.
     ///
+    /// It runs on a thread of the loader, some minibatches ahead of the steps. So it must not ask a network that trains at the
+    /// same time, as for pseudo-labels: each run would get other answers. Ask such a network between two epochs.
+    ///
     /// ```
     /// use candle_core::{Device, Result, Tensor};
     /// use data_parallel_training::{Examples, example_rng, uniform};

@@ -55,8 +55,8 @@ impl BatchLoss {
         self.divisor
     }
 
-    /// The mean loss of an example; waits until the devices have computed it, the first time. NaN or infinite where the
-    /// [divisor](Self::divisor) is 0.
+    /// The mean loss of an example; waits until the devices have computed it, the first time. It is NaN or infinite where
+    /// the [divisor](Self::divisor) is 0, as of a minibatch of padding alone: that has no mean.
     ///
     /// # Errors
     /// If a device fails.

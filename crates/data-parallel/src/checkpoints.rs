@@ -487,6 +487,9 @@ impl Checkpoints {
     /// Sets the parameters and running statistics of the best epoch, which `best.safetensors` in the folder has. A run
     /// that was told to end before its first epoch was completed has none; then nothing is changed.
     ///
+    /// Without [`Replication::sync_bn`](crate::Replication) all replicas get the running statistics of the first one. They
+    /// had their own when the epoch got its score, so an evaluation may give another score now.
+    ///
     /// # Errors
     /// If no epoch was completed, there is no folder, or the file cannot be read.
     pub fn load_best(&self) -> Result<()> {

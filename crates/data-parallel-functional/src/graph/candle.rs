@@ -30,8 +30,9 @@ use std::rc::Rc;
 /// zeros, with `train` false. The module itself runs when its result is computed.
 ///
 /// With `train` the module may change variables of its own, such as running statistics; without it must not: then it
-/// also runs on zeros. Under [`GradientChecks`](crate::GradientChecks) it runs on other numbers too. It must not change
-/// the parameters of other layers: a GPU may have read them before the module runs.
+/// also runs on zeros. Under [`GradientChecks`](crate::GradientChecks) it runs on other numbers too. So a module that counts
+/// its calls counts more than the minibatches. It must not change the parameters of other layers: a GPU may have read them
+/// before the module runs.
 ///
 /// **Long chains.** candle calls itself for each operation that follows another, as in the steps of a recurrent network. The
 /// stack of a thread, 2 MiB, has room for 6,000 operations in a row; for 1,500 if candle is compiled without optimization.

@@ -374,7 +374,9 @@ pub(crate) fn note_variable(x: &Tensor) -> Result<bool> {
         ),
         None => bail!(
             "a variable of shape {:?} is no parameter of this network, and would not be trained; take it from the \
-             VarBuilder that builds the network, or detach it. What eval returns is detached at once, before later steps use it",
+             VarBuilder that builds the network, or detach it. What eval returns is detached at once, before later steps \
+             use it. A variable of your own whose gradient the loss itself needs, such as an input in adversarial \
+             training, needs Trainer::check_gradients(false)",
             x.dims()
         ),
     }

@@ -14,6 +14,9 @@ use crate::network_state;
 /// The masks are drawn anew for each replica, minibatch and call, from the network's seed, the name of the layer, the
 /// replica, the trainer, the step and the number of the call: a run repeats them, also one that was resumed. k replicas have other
 /// masks than one. A layer that is used several times in a pass has a new mask each time.
+///
+/// For random masks in inference, as in Monte Carlo dropout, give the network the masks as one more input, and multiply by
+/// them: this layer draws none there.
 pub struct Dropout {
     p: f64,
     name: String,

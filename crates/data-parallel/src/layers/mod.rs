@@ -190,6 +190,9 @@ impl Network for Linear {
 
 /// Batch normalization of (B, H, W, channels), with statistics of its own on each replica, or with those of the
 /// whole minibatch, as [`Replication::sync_bn`](crate::Replication) says.
+///
+/// ε is 1e-5 and the momentum 0.1, PyTorch's defaults, without a setting. candle-nn's batch norm in `candle(…)` has settings
+/// for both, but no `sync_bn`.
 #[derive(Debug, Clone)]
 pub struct BatchNorm2d {
     name: String,

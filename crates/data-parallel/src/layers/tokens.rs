@@ -6,7 +6,7 @@ use functional::{Network, Value};
 
 use super::of_layer;
 
-/// Layer normalization over the last dimension: (…, features) to the same shape.
+/// Layer normalization over the last dimension: (…, features) to the same shape. ε is 1e-5, without a setting.
 #[derive(Debug, Clone)]
 pub struct LayerNorm {
     name: String,
@@ -15,7 +15,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// A layer with scale one and shift zero; ε is what PyTorch has, 1e-5.
+    /// A layer with scale one and shift zero.
     ///
     /// ```
     /// # use data_parallel::prelude::*;

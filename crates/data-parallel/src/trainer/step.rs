@@ -49,7 +49,8 @@ struct Prepared {
 /// The result of a step.
 #[derive(Debug)]
 pub struct Step {
-    /// The loss of the minibatch, before the step.
+    /// The loss of the minibatch, before the step. Among accumulated minibatches, one that counts nothing has no mean: its
+    /// `loss.mean()` is NaN. [`Trainer::mean_loss`] leaves it out.
     pub loss: BatchLoss,
     /// Outputs and labels of each shard, on its device, before the step: for a metric. Replicas
     /// without an example have none, and trainers of [`Trainer::with`] have none at all.

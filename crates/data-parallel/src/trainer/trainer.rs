@@ -314,7 +314,8 @@ impl Trainer {
     /// # }
     /// ```
     ///
-    /// A step whose counts add up to 0 is an error in all processes, and so is a negative count, NaN or infinity. Counts that
+    /// A step whose counts add up to 0 is an error in all processes, and so is a negative count, NaN or infinity. With
+    /// [`accumulate`](Self::accumulate), single minibatches may count 0. Their `loss.mean()` is NaN. Counts that
     /// are no whole numbers may have other last bits in several processes than in one. With data on a GPU, each step waits
     /// for its count.
     pub fn mean_over<C: Count>(
@@ -336,6 +337,9 @@ impl Trainer {
     /// Turns the check of gradients on or off. With it the first step, and each later one in which something is new,
     /// compares the gradient of each [`functional::candle`] in the network and in the loss with finite differences, as
     /// [`functional::GradientChecks`] does. A wrong gradient is an error, except of a frozen parameter. Default: on.
+    ///
+    /// The check calls each module some 30 times for each shape. A module that counts its calls, or draws from a generator of
+    /// its own, counts and draws for the check too.
     pub fn check_gradients(self, checks: bool) -> Self {
         Self {
             checks_gradients: checks,

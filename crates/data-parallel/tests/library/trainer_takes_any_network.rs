@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use data_parallel::functional::{
-    Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error,
+    Gradients, Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error,
 };
 use data_parallel::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Relu, Sequential};
 use data_parallel::training::{DataIter, accuracy, weights};
@@ -472,6 +472,37 @@ fn what_would_not_train_is_named() -> Result<()> {
     let data = || [Ok((x.clone(), y.clone()))];
     let accuracy = evaluate_accuracy(&net, data()).map(drop);
     says("accuracy: y_hat has shape [6, 1], one class", accuracy)
+}
+
+/// The loss moves each example by the sign of its gradient. With the check of gradients this is an error, which says how
+/// it can be trained.
+#[test]
+fn adversarial_training_is_possible() -> Result<()> {
+    let x = formula_tensor(0, 1.0, &[12, 8])?;
+    let y = Tensor::from_iter((0..12u32).map(|i| i % 3), &Device::Cpu)?;
+    let train = |k: usize, checks: bool| -> Result<Vec<Tensor>> {
+        let adversarial = |net: &Linear, x: &[Value], y: &[Tensor]| {
+            let moved = Var::from_tensor(&x[0].eval()?)?;
+            let loss = cross_entropy(&net.forward(&Value::new(&moved)?, true)?, &y[0])?;
+            let mut gradients = Gradients::new([("x", &moved)], usize::MAX)?;
+            gradients.backward(&loss.sum()?)?;
+            let gradient = gradients.values()?[0].reshape(moved.shape())?;
+            let x = (moved.as_detached_tensor() + (gradient.sign()? * 0.1)?)?;
+            cross_entropy(&net.forward(&Value::new(&x)?, true)?, &y[0])
+        };
+        let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, |vb| Linear::new(8, 3, vb))?;
+        let mut trainer = Trainer::with(&net, adversarial, Sgd::new(0.5))?.check_gradients(checks);
+        let losses = (0..20).map(|_| Ok(trainer.step(&x, &y)?.loss.mean()?));
+        let losses = losses.collect::<Result<Vec<f32>>>()?;
+        ensure!(losses[19] < losses[0], "{losses:?}");
+        Ok(vec![net.parameter("weight", 0)?, net.parameter("bias", 0)?])
+    };
+    let words = "an input in adversarial training, needs Trainer::check_gradients(false)";
+    says(words, train(2, true))?;
+    for (one, two) in train(1, false)?.iter().zip(&train(2, false)?) {
+        ensure!(largest_difference(one, two)? < 1e-6);
+    }
+    Ok(())
 }
 
 /// Each replica would move it at the same time, and set it back to what another one had made of it. And a network may
