@@ -245,7 +245,7 @@ fn a_padded_cloud_needs_a_maximum_that_shares() -> Result<()> {
     let error = gradients(&padded, |h| h.max(1)).err().context("refused")?;
     has(
         &error.to_string(),
-        "the gradient of input 0 of shape [2, 5, 4] is wrong",
+        "where some numbers of the input are equal",
     )?;
     for (expected, found) in gradients(&two, |h| h.max(1))?
         .iter()

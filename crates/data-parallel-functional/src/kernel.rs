@@ -58,8 +58,8 @@ pub(crate) struct CandleOp {
 pub(crate) trait Observer {
     /// At the result that candle has computed of `x`, with its graph.
     fn result(&self, x: &[Tensor], y: &Tensor) -> Result<()>;
-    /// At the gradient of one of the inputs.
-    fn gradient(&self, x: &[Tensor], input: usize, gradient: &Tensor) -> Result<()>;
+    /// At the gradients of the inputs, from that of the result.
+    fn gradients(&self, x: &[Tensor], dy: &Tensor, gradients: &[Option<&Tensor>]) -> Result<()>;
 }
 
 /// The host's cores, the backend of `cpu`.

@@ -257,8 +257,8 @@ impl Initializer {
             return Ok(());
         };
         ensure!(
-            number.is_finite() && number >= 0.0,
-            "Initializer::{self:?}: expected a finite number, 0 or more"
+            number < f64::from(f32::MAX) / 100.0 && number >= 0.0,
+            "Initializer::{self:?}: expected a finite number, 0 or more, whose weights fit f32"
         );
         Ok(())
     }

@@ -349,13 +349,14 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         let saved = self.ran.borrow();
         let ran = saved.as_ref().expect("forward ran");
         let dy = B::tensor(&pass.stream, dy, &self.dims)?;
-        let gradients = (&ran.y * dy)?.backward()?; // of the sum: candle begins with ones
+        let gradients = (&ran.y * &dy)?.backward()?; // of the sum: candle begins with ones
+        if let Some(observer) = &self.op.observer {
+            let of_x: Vec<_> = ran.x.iter().map(|x| gradients.get(x)).collect();
+            observer.gradients(&ran.x, &dy, &of_x)?;
+        }
         let tensors = ran.x.iter().chain(&ran.parameters);
-        for (i, (tensor, to)) in tensors.zip(dx).enumerate() {
+        for (tensor, to) in tensors.zip(dx) {
             if let (true, Some(gradient)) = (to.wanted(), gradients.get(tensor)) {
-                if let (Some(observer), true) = (&self.op.observer, i < ran.x.len()) {
-                    observer.gradient(&ran.x, i, gradient)?;
-                }
                 let len = gradient.elem_count();
                 let mut part = B::alloc(&pass.stream, B::Element::default(), len)?;
                 let gradient = gradient.contiguous()?;

@@ -26,16 +26,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// are numbers between 0.1 and 1.1. Where the module gives NaN on these, they are numbers between 0.1 and 0.9, and then
 /// between -1.1 and -0.1.
 ///
-/// **On the minibatch's own numbers**, along one direction, when it runs in training: once for each shape, and again where
-/// candle computes the result by other operations than before, as if a module takes another branch.
+/// **On the minibatch's own numbers**, along one direction, when it runs in training: once for each shape, where candle
+/// computes the result by other operations than before, as far as their ranks show it, and in the calls 4, 16, 64 and so on
+/// of a module. What is made anew in each step, as in a loss, is known by its place in the source, by its type, and by its
+/// turn there. If it captures something, it may be another function each time: it is compared in its calls 1, 2, 4, 8 and
+/// so on. What only a few minibatches show may be missed.
 ///
 /// **Where numbers are equal.** candle's `max` gives each of several equal numbers the whole gradient. A module that is
-/// wrong on made-up numbers that repeat is looked at in each minibatch. It is an error if a minibatch has equal numbers
-/// for which its gradient is wrong.
-///
-/// **What is made anew in each step**, as in a loss, is known by its place in the source, by its type, and by its turn
-/// there. If it captures something, it may be another function each time: it is compared again in its steps 1, 2, 4, 8 and
-/// so on.
+/// wrong on made-up numbers that repeat is looked at in each minibatch: with equal numbers in a computed input, for which
+/// its gradient is wrong, the step is refused. So it is where tokens repeat for the first time. This takes up to another
+/// forward and backward pass of the module.
 ///
 /// **In which mode.** As the call runs, so in training mode if it trains. After each run the buffers get their values
 /// back. Two kinds of modules are compared with `train` false instead, so what they do in training alone is not compared:
@@ -330,7 +330,9 @@ impl Run {
         let compared = &mut all[known];
         compared.calls += 1;
         let may_be_another = matches!(which, Which::MadeAnew { kind, .. } if kind.captures);
-        let again = may_be_another && compared.calls.is_power_of_two();
+        let is_power_of_two = compared.calls.is_power_of_two();
+        let is_power_of_four = is_power_of_two && compared.calls.trailing_zeros() % 2 == 0;
+        let again = is_power_of_four || may_be_another && is_power_of_two;
         let (watch, variables) = (compared.watch.clone(), compared.variables.clone());
         let trains = self.checks.trains(&variables);
         self.seen_in_calls.push(variables);

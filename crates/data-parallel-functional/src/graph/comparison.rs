@@ -21,7 +21,7 @@ use super::difference::{
 use super::value::Value;
 use super::variables::Variables;
 use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, said, with};
-use candle_core::{DType, Result, Tensor, TensorId, Var, bail};
+use candle_core::{Result, Tensor, TensorId, Var, bail};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(crate) fn compare(
         variables = note_variables(call, &trial.y)?;
         if !trial.leaves_a_trace {
             mode.train = true;
-            mode.buffers = trial.moved.into();
+            mode.buffers = trial.buffers.into();
         }
     }
     if !mode.train {
@@ -123,33 +123,27 @@ impl InOneMode {
 /// The result of a run in training.
 struct Trial {
     y: Tensor,
-    /// The buffers that it moved.
-    moved: Vec<Buffer>,
+    /// The buffers of the network, with their values before it.
+    buffers: Vec<Buffer>,
     /// True if inference gives another result after it, although the buffers are set back.
     leaves_a_trace: bool,
 }
 
-/// Runs a module once in training, and sets the buffers back.
+/// Runs a module once in training, and sets the buffers back: all of them, because it may move others on other numbers.
 fn in_training(module: &Module, x: &[Tensor], buffers: &[Var]) -> Result<Trial> {
     let inference = || bits(&module(x, false)?);
     let before = inference()?;
-    let mut buffers = buffers
+    let buffers = buffers
         .iter()
         .map(Buffer::of)
         .collect::<Result<Vec<Buffer>>>()?;
-    let mut moved = Vec::new();
-    let back = SetBack(&buffers);
-    let y = module(x, true)?;
-    for Buffer { var, was } in &buffers {
-        let apart = var.ne(was)?.to_dtype(DType::F32)?.sum_all()?;
-        moved.push(apart.to_scalar::<f32>()? > 0.);
-    }
-    drop(back);
-    let mut is_moved = moved.into_iter();
-    buffers.retain(|_| is_moved.next() == Some(true));
+    let y = {
+        let _back = SetBack(&buffers);
+        module(x, true)?
+    };
     Ok(Trial {
         y,
-        moved: buffers,
+        buffers,
         leaves_a_trace: before != inference()?,
     })
 }
@@ -237,37 +231,32 @@ impl Comparison<'_> {
             .iter()
             .map(|x| x.tensor().is_some() && !x.is_wanted())
             .collect();
-        let ranks = passed.iter().map(Tensor::rank);
-        let all: Vec<usize> = (0..ranks.max().unwrap_or(0)).collect();
-        let compared = |axes: &[usize], of: Inputs| {
+        let compared = |of: Inputs| {
             let repeat = |(x, is_data): (&Tensor, &bool)| match of {
                 Inputs::Data if !is_data => Ok(x.clone()),
                 Inputs::Computed if *is_data => Ok(x.clone()),
-                _ => repeated(x, axes),
+                _ => repeated(x),
             };
             let all = passed.iter().zip(&is_data).map(repeat);
             let all = all.collect::<Result<Vec<Tensor>>>()?;
-            let direction = |_: &Tensor, along: Tensor| match of {
+            // inputs of one shape have the same numbers here, and move together
+            let direction = |x: &Tensor, along: Tensor| match of {
                 Inputs::Data => Ok(along),
-                Inputs::All | Inputs::Computed => repeated(&along, axes),
+                Inputs::All | Inputs::Computed => repeated(&difference::random(x, 0)?),
             };
             self.on_these(module, &all, &direction)
         };
-        let together = compared(&all, Inputs::All);
-        if together.is_ok() {
+        let is_wrong = |of: Inputs| matches!(compared(of), Err(GradientError::Wrong { .. }));
+        let all = compared(Inputs::All);
+        if all.is_ok() {
             return Ok(Repeats::default());
         }
-        let is_wrong = |compared: &Compared| matches!(compared, Err(GradientError::Wrong { .. }));
-        let mut axes = all.clone();
-        axes.retain(|axis| is_wrong(&compared(&[*axis], Inputs::Computed)));
-        let in_data = is_wrong(&compared(&all, Inputs::Data));
-        if is_wrong(&together) && !in_data && axes.is_empty() {
-            return Ok(Repeats {
-                in_data: true,
-                axes: all,
-            });
-        }
-        Ok(Repeats { in_data, axes })
+        let (in_data, in_computed) = (is_wrong(Inputs::Data), is_wrong(Inputs::Computed));
+        let in_both = !in_data && !in_computed && matches!(all, Err(GradientError::Wrong { .. }));
+        Ok(Repeats {
+            in_data: in_data || in_both,
+            in_computed: in_computed || in_both,
+        })
     }
 
     /// Compares a module on these numbers, along directions that `direction` makes.

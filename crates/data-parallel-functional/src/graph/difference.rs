@@ -417,7 +417,7 @@ fn sum(values: &Tensor) -> Result<f64> {
 }
 
 /// Numbers between -1 and 1 in the shape and type of `like`, the same each time.
-fn random(like: &Tensor, seed: u64) -> Result<Tensor> {
+pub(crate) fn random(like: &Tensor, seed: u64) -> Result<Tensor> {
     if !matches!(like.dtype(), DType::F32 | DType::F64) {
         bail!("the function gives {:?}; expected f32 or f64", like.dtype())
     }

@@ -87,9 +87,9 @@ pub fn all_examples(own: &Value) -> Result<Value> {
 /// How often the losses are computed again before they are said to depend on others.
 const AGAIN: usize = 8;
 
-/// Looks whether the loss of an example depends on the other examples, by `losses`, which computes them. The loss of the
-/// last example has to stay as it is where all others are copies of it, and where it is alone. An example that is alone
-/// gets a copy. Nothing is known of losses that are others each time.
+/// Looks whether the loss of an example depends on the other examples, by `losses`, which computes them. The losses of the
+/// first and the last example have to stay as they are where all others are copies of it, and where it is alone. An example
+/// that is alone gets a copy. Nothing is known of losses that are others each time.
 ///
 /// # Errors
 /// If a loss depends on others; and where the losses cannot be computed.
@@ -98,44 +98,51 @@ pub(crate) fn check_each_alone(
     losses: impl Fn(&BatchTensors) -> Result<Tensor>,
 ) -> Result<()> {
     let n = share.examples;
-    let last_loss = |share: &BatchTensors| {
-        let all = losses(share)?.flatten_all()?.to_vec1::<f32>()?;
-        all.last().copied().context("there is no loss")
-    };
-    let before = last_loss(share)?;
-    let copies = |count: usize| last_loss(&share.rows(&vec![n as u32 - 1; count])?);
-    let is_near = |loss: f32, rounding: f32| {
-        (loss - before).abs() <= rounding * loss.abs().max(before.abs()) + 1e-7
-    };
-    let tries = [
-        (n, 1e-5, "among copies of itself"),
-        // another shape rounds otherwise
-        (1, 1e-3, "alone"),
-        (2, 1e-3, "beside a copy of itself"),
-    ];
-    for (count, rounding, place) in tries {
-        if count == 2 && n > 1 {
-            continue;
-        }
-        let loss = match copies(count) {
-            Ok(loss) => loss,
-            Err(_) if count != n => continue, // it takes this number of examples alone
-            Err(error) => return Err(error),
+    let numbers = |share: &BatchTensors| losses(share)?.flatten_all()?.to_vec1::<f32>();
+    let before = numbers(share)?;
+    for (example, place) in [(0, 0), (n - 1, before.len() - 1)] {
+        let before = before[place];
+        // its loss, as the first or the last of copies
+        let among_copies = |count: usize| {
+            let all = numbers(&share.rows(&vec![example as u32; count])?)?;
+            let loss = if example == 0 {
+                all.first()
+            } else {
+                all.last()
+            };
+            loss.copied().context("there is no loss")
         };
-        if is_near(loss, rounding) || !(loss - before).is_finite() {
-            continue;
-        }
-        for _ in 0..AGAIN {
-            if !is_near(last_loss(share)?, 1e-5) {
-                return Ok(());
+        let is_near = |loss: f32, rounding: f32| {
+            (loss - before).abs() <= rounding * loss.abs().max(before.abs()) + 1e-7
+        };
+        let mut tries = vec![(n, 1e-5, "among copies of itself")];
+        // another shape rounds otherwise
+        tries.push(if n == 1 {
+            (2, 1e-3, "beside a copy of itself")
+        } else {
+            (1, 1e-3, "alone")
+        });
+        for (count, rounding, place_of_it) in tries {
+            let loss = match among_copies(count) {
+                Ok(loss) => loss,
+                Err(_) if count != n => continue, // it takes this number of examples alone
+                Err(error) => return Err(error),
+            };
+            if is_near(loss, rounding) || !(loss - before).is_finite() {
+                continue;
             }
+            for _ in 0..AGAIN {
+                if !is_near(numbers(share)?[place], 1e-5) {
+                    return Ok(());
+                }
+            }
+            bail!(
+                "the loss of an example depends on the other examples: it is {before}, and {loss} {place_of_it}. So it would \
+                 depend on the number of replicas. Trainer::over_minibatch gives the loss the outputs of the whole \
+                 minibatch; within_shards takes the part of each replica as a minibatch of its own; mean_over divides by a \
+                 count of the whole minibatch"
+            )
         }
-        bail!(
-            "the loss of an example depends on the other examples: it is {before}, and {loss} {place}. So it would depend \
-             on the number of replicas. Trainer::over_minibatch gives the loss the outputs of the whole minibatch; \
-             within_shards takes the part of each replica as a minibatch of its own; mean_over divides by a count of the \
-             whole minibatch"
-        )
     }
     Ok(())
 }

@@ -329,7 +329,7 @@ impl Replica {
     ) -> Result<(Tensor, Option<Tensor>)> {
         let connections = self.connections()?;
         let is_last = job.step_with.is_some();
-        let untrained = slot.untrained_at_first()?;
+        let untrained = slot.untrained_to_check()?;
         let mut bad_loss = None;
         let mut forward_done = |loss: Option<f32>| {
             if let Some(untrained) = &untrained {
@@ -362,7 +362,7 @@ impl Replica {
             return Err(Refusal::loss(loss).into());
         }
         let loss = loss?;
-        slot.untrained_are_checked = true;
+        slot.minibatches += 1;
         connections.check_norms_are_used()?;
         let outputs = written.outputs.as_ref().map(Value::eval).transpose()?;
         if is_last && self.how.overlap {
@@ -521,8 +521,8 @@ const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a c
     DataIter::drop_last leaves out a last minibatch that is too small";
 
 /// candle's operations forget on what a tensor without elements depends.
-const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, a network \
-    with candle's own operations needs at least 1 on each replica";
+const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, or over_minibatch, a \
+    network with candle's own operations needs at least 1 on each replica";
 
 /// An error unless there is one loss for each example.
 fn check_losses(losses: &Value, examples: usize) -> Result<()> {

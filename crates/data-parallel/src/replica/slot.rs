@@ -28,8 +28,8 @@ pub(crate) struct Slot {
     buffers: Vec<Var>,
     /// The examples of this replica since the last step.
     pub examples: usize,
-    /// True if a minibatch has left the parameters as they were that are not trained.
-    pub untrained_are_checked: bool,
+    /// The minibatches that were computed.
+    pub minibatches: u64,
     how: Replication,
     /// The optimizer state of parameters that were trained before and are frozen now.
     frozen: NamedState,
@@ -131,7 +131,7 @@ impl Slot {
             optimizer_state: OptimizerState::default(),
             buffers: Vec::new(),
             examples: 0,
-            untrained_are_checked: false,
+            minibatches: 0,
             how: how.clone(),
             frozen: NamedState::default(),
         };
@@ -160,9 +160,11 @@ impl Slot {
         Ok(())
     }
 
-    /// The parameters that are not trained, with a checksum, before the first minibatch; none later. No network may set them.
-    pub fn untrained_at_first(&self) -> Result<Option<Untrained>> {
-        if self.untrained_are_checked {
+    /// The parameters that are not trained, with checksums, before the minibatches 1, 4, 16 and so on; none before others. No
+    /// network may set them.
+    pub fn untrained_to_check(&self) -> Result<Option<Untrained>> {
+        let next = self.minibatches + 1;
+        if !next.is_power_of_two() || next.trailing_zeros() % 2 == 1 {
             return Ok(None);
         }
         let is_untrained = |(i, _): &(usize, _)| !self.trained.contains(i);

@@ -226,6 +226,15 @@ impl Trainer {
         })
     }
 
+    /// True in the minibatches in which it is looked at whether losses depend on other examples: of the first step, until
+    /// one is right, and of the steps 4, 16, 64 and so on. A weight that grows, or minibatches that are all of one class, can
+    /// hide it at first.
+    fn looks_at_losses(&self) -> bool {
+        let step = self.steps + 1;
+        let is_power_of_four = step.is_power_of_two() && step.trailing_zeros() % 2 == 0;
+        self.waiting.minibatches == 0 && is_power_of_four
+    }
+
     /// Of which examples the loss sees the outputs in a minibatch of so many, of which this process has the part `data`.
     fn loss_over(
         &self,
@@ -233,10 +242,9 @@ impl Trainer {
         shares: &[BatchTensors],
         examples: usize,
     ) -> Result<LossOver> {
-        let is_first = self.steps == 0 && self.waiting.minibatches == 0;
         match self.loss_sees {
             LossSees::EachExample => Ok(LossOver::Shard {
-                checked: is_first && self.net.replicas() > 1,
+                checked: self.net.replicas() > 1 && self.looks_at_losses(),
             }),
             LossSees::Shard => Ok(LossOver::Shard { checked: false }),
             LossSees::Minibatch => {

@@ -255,7 +255,8 @@ impl Trainer {
     ///
     /// Each replica computes the losses of all examples. It waits for the others where it gathers, in forward and in
     /// backward, and what is gathered goes through the host's memory. `predict` and `forward` gather nothing: there the
-    /// network gets the examples of one replica.
+    /// network gets the examples of one replica. Replicas without an example run the network as well, which candle's own
+    /// operations may refuse. All replicas have to gather in the same calls.
     pub fn over_minibatch(self) -> Self {
         Self {
             loss_sees: LossSees::Minibatch,
@@ -264,8 +265,8 @@ impl Trainer {
     }
 
     /// Allows a loss in which examples depend on each other within the part of the minibatch that a replica has. Then the
-    /// result depends on the number of replicas, as that of PyTorch's `DistributedDataParallel` does. Without this, the
-    /// first step of several replicas is an error. [`over_minibatch`](Self::over_minibatch) takes the whole minibatch.
+    /// result depends on the number of replicas, as that of PyTorch's `DistributedDataParallel` does. Without this, such a
+    /// loss of several replicas is an error of the first step, or of the steps 4, 16, 64 and so on if it is seen later. [`over_minibatch`](Self::over_minibatch) takes the whole minibatch.
     pub fn within_shards(self) -> Self {
         Self {
             loss_sees: LossSees::Shard,
