@@ -16,7 +16,7 @@ const LAUNCHERS: [&str; 8] = [
     "PMIX_RANK",            // others, such as prun
 ];
 
-/// What a launcher says of the processes that it has started.
+/// The processes that a launcher has started, as it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launched {
     /// The environment variable that says so.
@@ -27,7 +27,7 @@ pub struct Launched {
     pub processes: usize,
 }
 
-/// What the launcher of this process says of its processes; none if there is no launcher. A launcher may have started
+/// The processes of the launcher of this process, as it says; none if there is no launcher. A launcher may have started
 /// another one: then the larger number counts, as of `srun -n 1 torchrun`.
 ///
 /// ```

@@ -341,7 +341,8 @@ impl Checkpoints {
         epoch: usize,
     ) -> impl Iterator<Item = Result<(X, Y)>> + use<X, Y> {
         let part = |data| self.net.part(data);
-        let (progress, flags) = (self.progress.clone(), self.flags.clone());
+        let progress = self.progress.clone();
+        let flags = self.flags.clone();
         Counted::begin(&self.path, data, epoch, part, progress, flags)
     }
 

@@ -662,9 +662,10 @@ fn memberships(processes: &Processes, how: &Replication, k: usize) -> Result<Vec
         };
         Result::Ok(members.into_iter())
     };
-    let (within_pass, gradients) = (of_all()?, of_all()?);
-    let members = within_pass.zip(gradients);
-    let members = members.zip(collective::group(k, options(None)));
+    let within_pass = of_all()?;
+    let gradients = of_all()?;
+    let agreement = collective::group(k, options(None));
+    let members = within_pass.zip(gradients).zip(agreement);
     let memberships = members.map(|((within_pass, gradients), agreement)| Memberships {
         agreement,
         gradients,

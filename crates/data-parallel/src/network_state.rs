@@ -29,7 +29,7 @@ pub enum Initializer {
     Layers,
 }
 
-/// What the replicas' values of a buffer become in each step.
+/// The value that a buffer gets on all replicas in each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BufferRule {
     /// Their mean, weighted by the examples that each replica had in the step.
@@ -127,7 +127,7 @@ pub(crate) fn build<N>(
     Ok((net, state))
 }
 
-/// What a network says of itself while it is built.
+/// The names that a network declares while it is built.
 #[derive(Default)]
 struct Building {
     /// The names of the layers without tensors.

@@ -171,8 +171,8 @@ impl Processes {
         let mut all = world.all_gather(&[what.as_bytes(), b"\n", own].concat())?;
         let mut names = Vec::new();
         for brought in &mut all {
-            let end = brought.iter().position(|byte| *byte == b'\n');
-            let end = end.context("a process has brought nothing")?;
+            let newline = brought.iter().position(|byte| *byte == b'\n');
+            let end = newline.context("a process has brought nothing")?;
             names.push(String::from_utf8_lossy(&brought[..end]).into_owned());
             brought.drain(..=end);
         }

@@ -87,7 +87,7 @@ pub struct Candle {
 
 /// A call that was compared.
 struct Checked {
-    /// Whether it reads a variable that is trained.
+    /// True if it reads a variable that is trained.
     trains: bool,
     watched: Watched,
 }
@@ -182,7 +182,8 @@ impl Candle {
         else {
             return Ok(None);
         };
-        let (module, train) = (self.module.clone(), watch.train);
+        let module = self.module.clone();
+        let train = watch.train;
         let equal_in_data = if watch.repeats.in_data {
             equal_in_data(inputs)?
         } else {

@@ -106,7 +106,7 @@ struct Compared {
     watch: Arc<Watch>,
     /// The run in which it was compared.
     run: u64,
-    /// How often it was called since.
+    /// The number of calls since.
     calls: u64,
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct Found {
     /// The variables that get a gradient.
     pub variables: Vec<TensorId>,
     pub change: Change,
-    /// What is looked at where the call runs.
+    /// Looks at the call when it runs.
     pub watch: Watch,
 }
 
@@ -205,8 +205,8 @@ impl GradientChecks {
         })
     }
 
-    /// Runs `f`, which writes a network down for a minibatch of so many examples, and compares each call in it that is
-    /// new. After an error the calls of this run count as new.
+    /// Runs `f`, which writes a network down for a minibatch of `examples`, and compares each call in it that is new. After
+    /// an error the calls of this run count as new.
     ///
     /// # Errors
     /// Of `f`; and where a gradient is wrong or missing, a module cannot be compared, or a variable is none of the
@@ -316,24 +316,26 @@ impl Run {
     }
 
     fn note(&mut self, call: &Call<'_>) -> Noted {
-        let (which, examples) = (self.which(call), self.examples);
+        let which = self.which(call);
+        let examples = self.examples;
         let run = self.checks.runs;
         let all = self.checks.compared.entry(which).or_default();
-        let known = all.iter().position(|compared| compared.is(call, examples));
-        let known = known.unwrap_or(all.len());
-        if known == all.len() && known < GradientChecks::SHAPES {
-            return Noted::New(self.checks.variables.clone());
-        }
-        if known == all.len() {
+        let mut found = all.iter().position(|compared| compared.is(call, examples));
+        if found.is_none() && all.len() >= GradientChecks::SHAPES {
             all.push(Compared::like(all, call, examples, run));
+            found = Some(all.len() - 1);
         }
-        let compared = &mut all[known];
+        let Some(found) = found else {
+            return Noted::New(self.checks.variables.clone());
+        };
+        let compared = &mut all[found];
         compared.calls += 1;
         let may_be_another = matches!(which, Which::MadeAnew { kind, .. } if kind.captures);
         let is_power_of_two = compared.calls.is_power_of_two();
         let is_power_of_four = is_power_of_two && compared.calls.trailing_zeros() % 2 == 0;
         let again = is_power_of_four || may_be_another && is_power_of_two;
-        let (watch, variables) = (compared.watch.clone(), compared.variables.clone());
+        let watch = compared.watch.clone();
+        let variables = compared.variables.clone();
         let trains = self.checks.trains(&variables);
         self.seen_in_calls.push(variables);
         Noted::Known {
@@ -389,10 +391,10 @@ pub(crate) enum Noted {
     Unchecked,
     /// It was compared.
     Known {
-        /// Whether it reads a variable that is trained.
+        /// True if it reads a variable that is trained.
         trains: bool,
         watch: Arc<Watch>,
-        /// Whether it has to be compared again on the numbers of the minibatch.
+        /// True if it has to be compared again on the numbers of the minibatch.
         again: bool,
     },
     /// It has to be compared.

@@ -224,7 +224,7 @@ impl Comparison<'_> {
         Ok(all)
     }
 
-    /// Where the gradient is wrong if numbers are equal. `passed` are numbers on which it is right.
+    /// Finds the inputs whose equal numbers give a wrong gradient. `passed` are numbers on which it is right.
     fn repeats(&self, module: &InOneMode, passed: &[Tensor]) -> Result<Repeats> {
         let is_data: Vec<bool> = self
             .inputs
@@ -237,8 +237,8 @@ impl Comparison<'_> {
                 Inputs::Computed if *is_data => Ok(x.clone()),
                 _ => repeated(x),
             };
-            let all = passed.iter().zip(&is_data).map(repeat);
-            let all = all.collect::<Result<Vec<Tensor>>>()?;
+            let inputs = passed.iter().zip(&is_data).map(repeat);
+            let all = inputs.collect::<Result<Vec<Tensor>>>()?;
             // inputs of one shape have the same numbers here, and move together
             let direction = |x: &Tensor, along: Tensor| match of {
                 Inputs::Data => Ok(along),
@@ -251,7 +251,8 @@ impl Comparison<'_> {
         if all.is_ok() {
             return Ok(Repeats::default());
         }
-        let (in_data, in_computed) = (is_wrong(Inputs::Data), is_wrong(Inputs::Computed));
+        let in_data = is_wrong(Inputs::Data);
+        let in_computed = is_wrong(Inputs::Computed);
         let in_both = !in_data && !in_computed && matches!(all, Err(GradientError::Wrong { .. }));
         Ok(Repeats {
             in_data: in_data || in_both,

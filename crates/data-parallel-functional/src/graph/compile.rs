@@ -62,7 +62,7 @@ struct Waiting<B: Backend> {
     then: Then<B>,
 }
 
-/// What becomes of a value when the others have their places.
+/// The fate of a value when the others have their places.
 enum Then<B: Backend> {
     /// It is one of the tape's tensors.
     Leaf(Tensor),
@@ -77,7 +77,7 @@ struct Chosen<B: Backend> {
     inputs: Vec<Value>,
     /// Elements of the result.
     len: usize,
-    /// What has to be compiled before, in this order, if it is not the order of the inputs.
+    /// The values that have to be compiled before, in this order, if it is not the order of the inputs.
     before: Option<Vec<Value>>,
 }
 

@@ -157,19 +157,26 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor>, T: Fn(&Tensor) -> bool> GradientCheck<'
                 check(name(i, x), std::slice::from_ref(x), None)?;
             }
         }
-        let mut variables: Vec<Tensor> = self
-            .variables
-            .iter()
-            .map(|x| x.as_tensor().clone())
-            .collect();
+        check(
+            "the variables".to_owned(),
+            &self.variables_of(&y, &xs),
+            None,
+        )
+    }
+
+    /// The variables that are compared: those that are asked for, and of those that `y` depends on the trained ones that
+    /// are none of the inputs.
+    fn variables_of(&self, y: &Tensor, inputs: &[Tensor]) -> Vec<Tensor> {
+        let asked_for = self.variables.iter().map(|x| x.as_tensor().clone());
+        let mut variables: Vec<Tensor> = asked_for.collect();
         for x in y.sorted_nodes() {
             let is_there = |other: &Tensor| other.id() == x.id();
-            let is_known = xs.iter().chain(&variables).any(is_there);
+            let is_known = inputs.iter().chain(&variables).any(is_there);
             if x.is_variable() && is_checked(x) && !is_known && (self.is_trained)(x) {
                 variables.push(x.clone());
             }
         }
-        check("the variables".to_owned(), &variables, None)
+        variables
     }
 }
 

@@ -13,7 +13,7 @@ impl Value {
     /// its gradients on all replicas. All replicas bring their rows in the same call, and in the same backward pass.
     ///
     /// # Errors
-    /// Where it is not f32, or `rows` are not so many or not within `examples`.
+    /// Where it is not f32, or it has another number of rows than `rows`, or they are not within `examples`.
     pub fn gather(
         &self,
         rows: Range<usize>,

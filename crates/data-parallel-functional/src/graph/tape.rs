@@ -194,7 +194,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// For each of so many parameters the entry after which its gradient is complete; none if the loss does not depend on
+    /// For each of `parameters` the entry after which its gradient is complete; none if the loss does not depend on
     /// it.
     pub fn completed_by(&self, parameters: usize) -> Vec<Option<usize>> {
         let mut entries = vec![None; parameters];

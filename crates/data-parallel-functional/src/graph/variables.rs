@@ -1,4 +1,4 @@
-//! What the variables of a network are: trained, frozen, or buffers.
+//! The variables of a network: trained, frozen, or buffers.
 
 use candle_core::{Tensor, Var};
 

@@ -1,5 +1,5 @@
-//! What is looked at when a call of one of candle's modules runs in training, after [`super::comparison`] has compared it
-//! on made-up numbers.
+//! Looks at a call of one of candle's modules when it runs in training, after [`super::comparison`] has compared it on
+//! made-up numbers.
 //!
 //! - **On the minibatch's own numbers** a call is compared when it runs for the first time, and when candle computes its
 //!   result by other operations than before, as far as their ranks show it. What a branch or a weight of zero has hidden
@@ -20,7 +20,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is looked at where a call runs that was compared.
+/// Knows what to look at where a call runs that was compared.
 #[derive(Default)]
 pub(crate) struct Watch {
     /// The mode in which it is compared.
@@ -35,7 +35,7 @@ pub(crate) struct Watch {
     pub seen: Mutex<HashSet<u64>>,
 }
 
-/// Where the gradient is wrong if numbers are equal.
+/// The inputs whose equal numbers give a wrong gradient.
 #[derive(Clone, Default)]
 pub(crate) struct Repeats {
     /// In inputs that were there before, such as tokens.
@@ -45,6 +45,10 @@ pub(crate) struct Repeats {
 }
 
 impl Watch {
+    fn copies_of_buffers(&self) -> Result<Vec<Buffer>> {
+        self.buffers.iter().map(Buffer::of).collect()
+    }
+
     /// The same for a call of another shape, of which nothing was seen.
     pub fn unseen(&self) -> Self {
         Self {
@@ -123,10 +127,9 @@ impl Observer for Watched {
                 .map(sum_of_sizes);
             sizes.sum::<Result<f64>>()
         };
-        let buffers = self.watch.buffers.iter().map(Buffer::of);
-        let buffers = buffers.collect::<Result<Vec<Buffer>>>()?;
-        let apart = x.iter().enumerate().map(|(i, x)| apart(x, i as u64));
-        let apart = apart.collect::<Result<Vec<Tensor>>>()?;
+        let buffers = self.watch.copies_of_buffers()?;
+        let inputs = x.iter().enumerate().map(|(i, x)| apart(x, i as u64));
+        let apart = inputs.collect::<Result<Vec<Tensor>>>()?;
         let y = {
             let _back = SetBack(&buffers);
             (self.run)(&apart)?
@@ -157,8 +160,7 @@ impl Watched {
         variables: &[Var],
         direction: &Direction<'_>,
     ) -> Result<()> {
-        let buffers = self.watch.buffers.iter().map(Buffer::of);
-        let buffers = buffers.collect::<Result<Vec<Buffer>>>()?;
+        let buffers = self.watch.copies_of_buffers()?;
         let detached: Vec<Tensor> = x.iter().map(Tensor::detach).collect();
         let moved = detached
             .iter()
@@ -246,9 +248,12 @@ pub(super) fn said(made: &Location<'_>, error: GradientError) -> Error {
 /// All inputs, with those that are moved in their places.
 pub(super) fn with(all: &[Tensor], is_moved: &[bool], moved: &[Tensor]) -> Vec<Tensor> {
     let mut moved = moved.iter();
-    let of_input = |(x, is_moved): (&Tensor, &bool)| match is_moved {
-        true => moved.next().expect("one for each that is moved").clone(),
-        false => x.clone(),
+    let of_input = |(x, is_moved): (&Tensor, &bool)| {
+        if *is_moved {
+            moved.next().expect("one for each that is moved").clone()
+        } else {
+            x.clone()
+        }
     };
     all.iter().zip(is_moved).map(of_input).collect()
 }

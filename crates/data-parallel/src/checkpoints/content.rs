@@ -21,7 +21,7 @@ const OWN: &str = "own/";
 const VERSION: &str = "version";
 const SETTINGS: &str = "settings";
 const DATA: &str = "data";
-/// What stands between the settings of two data.
+/// Stands between the settings of two data.
 const BETWEEN_DATA: &str = "\n\n";
 const POSITION: &str = "position";
 const HISTORY: &str = "history";
@@ -45,7 +45,7 @@ pub(super) struct GoesOn {
     pub trainers: Vec<OfTrainer>,
     pub own: BTreeMap<String, Tensor>,
     pub progress: Progress,
-    /// What `DataParallel::set_split` has set; none in a checkpoint of an earlier version.
+    /// The weights of `DataParallel::set_split`; none in a checkpoint of an earlier version.
     pub split: Option<Vec<f64>>,
     /// The algorithms that were chosen for a GPU.
     pub algorithms: Vec<(String, String)>,

@@ -22,7 +22,7 @@ use devices::{bail, ensure};
 pub(super) struct Given {
     /// Of each data, in the order in which the epoch has asked for them first.
     all: Vec<OfData>,
-    /// How many were given when the last checkpoint was written, in this process.
+    /// The number of those given when the last checkpoint was written, in this process.
     saved_at: Option<usize>,
     /// There was a step that a run would leave out if it went on from the last checkpoint.
     is_checkpoint_wrong: bool,
@@ -33,9 +33,9 @@ pub(super) struct Given {
 struct OfData {
     /// The number of the data; none if the run goes on in the epoch, and has not asked for it yet.
     data: Option<usize>,
-    /// How many there are.
+    /// The number of all.
     of: usize,
-    /// How many the program was given.
+    /// The number of those that the program was given.
     given: usize,
     /// The last one that a step has taken. Those before it were taken, or the program has left them out.
     taken: usize,
@@ -62,7 +62,7 @@ struct Minibatch {
 /// Why a run could not go on at the position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Problem {
-    /// A step was on one of so many minibatches.
+    /// A step was on one of n minibatches.
     OneOf(usize),
     /// A step was on a minibatch before the last one.
     Order,
@@ -187,12 +187,12 @@ impl Given {
         self.all.iter().any(is_in_loop) && !self.all.iter().any(waits)
     }
 
-    /// How many minibatches of each data the steps have taken.
+    /// The number of minibatches of each data that the steps have taken.
     pub fn taken(&self) -> Vec<usize> {
         self.all.iter().map(|of_data| of_data.taken).collect()
     }
 
-    /// How many minibatches steps have taken, or may have taken.
+    /// The number of minibatches that steps have taken, or may have taken.
     pub fn number_taken(&self) -> usize {
         let of_data = |of_data: &OfData| match of_data.problem {
             None => of_data.taken,
@@ -201,7 +201,7 @@ impl Given {
         self.all.iter().map(of_data).sum()
     }
 
-    /// How many minibatches the program was given.
+    /// The number of minibatches that the program was given.
     pub fn number_given(&self) -> usize {
         self.all.iter().map(|of_data| of_data.given).sum()
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
-use devices::Context;
+use devices::{Context, ensure};
 use functional::{Summation, Value};
 
 use crate::batch_tensors::BatchTensors;
@@ -84,7 +84,24 @@ pub fn all_examples(own: &Value) -> Result<Value> {
     }
 }
 
-/// How often the losses are computed again before they are said to depend on others.
+/// An error unless there is one loss for each example.
+pub(crate) fn check_losses(losses: &Value, examples: usize) -> Result<()> {
+    let found = losses.dims();
+    ensure!(
+        found == [examples],
+        "the loss has shape {found:?}, expected [{examples}]: one number for each example, no mean or sum \
+         over the examples, and no second dimension"
+    );
+    Ok(())
+}
+
+/// The losses of a replica's own examples; zeros for the others, because candle loses the gradient of an empty tensor.
+pub(crate) fn own_losses(losses: &Value, rows: Range<usize>) -> Result<Value> {
+    let is_own = (0..losses.dims()[0]).map(|i| f32::from(u8::from(rows.contains(&i))));
+    losses * &Value::new(&Tensor::from_iter(is_own, losses.device())?)?
+}
+
+/// The number of times that losses are computed again before they are said to depend on others.
 const AGAIN: usize = 8;
 
 /// Looks whether the loss of an example depends on the other examples, by `losses`, which computes them. The losses of the

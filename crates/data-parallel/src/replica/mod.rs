@@ -18,6 +18,7 @@ mod reducer;
 mod refusal;
 #[expect(clippy::module_inception, reason = "the replica itself")]
 mod replica;
+mod shared_buffers;
 mod slot;
 mod waits;
 mod workers;

@@ -4,20 +4,23 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candle_core::{Error, Result, Tensor, Var};
+use candle_core::{Error, Result, Tensor};
 use collective::Member;
 use devices::{Context, ensure, or_panic};
 use functional::{BackwardOptions, Network, Value, each_example_alone, not_finite, not_finite_sum};
 
 use super::connections::{Connections, GradientSums, Memberships};
 use super::cores::Cores;
-use super::examples::{Gathering, LossOver, all_examples, check_each_alone};
+use super::examples::{
+    Gathering, LossOver, all_examples, check_each_alone, check_losses, own_losses,
+};
 use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
+use super::shared_buffers::share_buffers;
 use super::slot::Slot;
 use crate::batch_tensors::BatchTensors;
 use crate::layers::DropoutPass;
-use crate::network_state::{BufferRule, NetworkState};
+use crate::network_state::NetworkState;
 use crate::replication::Replication;
 use crate::update_rule::StepRule;
 
@@ -269,9 +272,7 @@ impl Replica {
             }
             LossOver::Minibatch(whole) => {
                 check_losses(&losses, whole.examples)?;
-                let rows = whole.rows(self.rank);
-                let is_own = (0..whole.examples).map(|i| f32::from(u8::from(rows.contains(&i))));
-                (&losses * &Value::new(&Tensor::from_iter(is_own, losses.device())?)?)?
+                own_losses(&losses, whole.rows(self.rank))?
             }
         };
         let loss = losses.sum()?;
@@ -289,8 +290,8 @@ impl Replica {
             sums: Arc::new(OutputSums(self.connections()?.pass_sums.clone())),
         };
         let device = self.state.device();
-        let y = whole.y.iter().map(|y| devices::to_device(y, &device));
-        let y = y.collect::<Result<Vec<Tensor>>>()?;
+        let targets = whole.y.iter().map(|y| devices::to_device(y, &device));
+        let y = targets.collect::<Result<Vec<Tensor>>>()?;
         gathering.run(|| self.losses_of(job, &share.x, &y))
     }
 
@@ -437,7 +438,8 @@ impl Replica {
             let stepped = slot.step(&job.rule, &used, &buckets, divisor);
             stepped
                 .context("the optimizer failed, so replicas may differ; build the network anew")?;
-            replica.share_buffers(slot.examples)?;
+            let sums = &replica.connections()?.pass_sums;
+            share_buffers(&replica.state, replica.rank, slot.examples, sums)?;
             Ok(None)
         })?;
         slot.examples = 0;
@@ -446,36 +448,6 @@ impl Replica {
         }
         slot.gradients.zero();
         Ok(refused)
-    }
-
-    /// Gives the buffers of the network their rule's value, from those of all replicas: this one had so many examples.
-    fn share_buffers(&self, examples: usize) -> Result<()> {
-        let shared: Vec<(&Var, BufferRule)> = self.state.shared_buffers().collect();
-        if shared.is_empty() {
-            return Ok(());
-        }
-        let weight = |rule| match rule {
-            BufferRule::Mean => examples as f64,
-            BufferRule::First => f64::from(u8::from(self.rank == 0)),
-        };
-        let mut sums = vec![examples as f64];
-        for (buffer, rule) in &shared {
-            let values: Vec<f32> = buffer.flatten_all()?.to_vec1()?;
-            sums.extend(values.iter().map(|value| f64::from(*value) * weight(*rule)));
-        }
-        self.connections()?.pass_sums.sum_values(&mut sums)?;
-        let (all_examples, mut sums) = (sums[0], &sums[1..]);
-        for (buffer, rule) in shared {
-            let (own, others) = sums.split_at(buffer.elem_count());
-            let by = match rule {
-                BufferRule::Mean => all_examples,
-                BufferRule::First => 1.0,
-            };
-            let values: Vec<f32> = own.iter().map(|sum| (sum / by) as f32).collect();
-            buffer.set(&Tensor::from_vec(values, buffer.shape(), buffer.device())?)?;
-            sums = others;
-        }
-        Ok(())
     }
 
     /// The network's output in inference, with a first dimension for the examples.
@@ -523,17 +495,6 @@ const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a c
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, or over_minibatch, a \
     network with candle's own operations needs at least 1 on each replica";
-
-/// An error unless there is one loss for each example.
-fn check_losses(losses: &Value, examples: usize) -> Result<()> {
-    let found = losses.dims();
-    ensure!(
-        found == [examples],
-        "the loss has shape {found:?}, expected [{examples}]: one number for each example, no mean or sum \
-         over the examples, and no second dimension"
-    );
-    Ok(())
-}
 
 fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
     tensors.iter().map(Value::new).collect()

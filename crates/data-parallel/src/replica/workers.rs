@@ -104,7 +104,7 @@ impl Worker {
     }
 }
 
-/// The stack of the thread of each of so many replicas, in bytes.
+/// The stack of the thread of each of n `replicas`, in bytes.
 ///
 /// candle calls itself for each operation before an operation: 10,000 steps of candle-nn's LSTM take up to 128 MiB if candle
 /// is compiled without optimization. The system reserves addresses, and gives memory when it is used. But a limit of
@@ -122,8 +122,8 @@ fn stack_size(replicas: usize) -> usize {
         functional::check_memory("the stacks of the replicas", floats, || 0).is_ok()
     };
     let size = std::iter::successors(Some(largest), halved).find(is_there);
-    let wanted = std::env::var("RUST_MIN_STACK").ok();
-    let wanted = wanted.and_then(|bytes| bytes.parse().ok());
+    let variable = std::env::var("RUST_MIN_STACK").ok();
+    let wanted = variable.and_then(|bytes| bytes.parse().ok());
     size.unwrap_or(default).max(wanted.unwrap_or(0))
 }
 

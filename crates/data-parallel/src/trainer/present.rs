@@ -5,7 +5,7 @@ use devices::{Context, ensure};
 
 use super::trainer::Trainer;
 
-/// What [`Trainer::accumulate`], [`Trainer::clip_norm`] and [`Trainer::rate`] have set.
+/// The settings of [`Trainer::accumulate`], [`Trainer::clip_norm`] and [`Trainer::rate`].
 pub(crate) struct PresentSettings {
     accumulate: usize,
     max_norm: Option<f64>,

@@ -201,8 +201,7 @@ impl Trainer {
 
     /// The names of all tensors of the optimizer's state.
     fn state_names(&self) -> Result<BTreeSet<String>> {
-        let params = self.net.states[0].parameters();
-        let params = params.map(|(name, _)| name.as_str());
+        let params = self.net.states[0].named().map(|(name, _)| name);
         state_names(self.rule.optimizer.state(), params)
     }
 

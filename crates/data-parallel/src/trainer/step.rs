@@ -235,7 +235,7 @@ impl Trainer {
         self.waiting.minibatches == 0 && is_power_of_four
     }
 
-    /// Of which examples the loss sees the outputs in a minibatch of so many, of which this process has the part `data`.
+    /// Of which examples the loss sees the outputs in a minibatch of n `examples`, of which this process has the part `data`.
     fn loss_over(
         &self,
         data: &BatchTensors,
@@ -249,8 +249,8 @@ impl Trainer {
             LossSees::Shard => Ok(LossOver::Shard { checked: false }),
             LossSees::Minibatch => {
                 let processes = &self.net.processes;
-                let y = data.y.iter().map(|y| processes.gather_rows(y));
-                let y = y.collect::<Result<Vec<Tensor>>>()?;
+                let targets = data.y.iter().map(|y| processes.gather_rows(y));
+                let y = targets.collect::<Result<Vec<Tensor>>>()?;
                 let mut first = processes.sum_before(data.examples)?;
                 let mut rows = Vec::new();
                 for share in shares {
