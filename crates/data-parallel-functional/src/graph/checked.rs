@@ -332,7 +332,7 @@ impl Run {
         compared.calls += 1;
         let may_be_another = matches!(which, Which::MadeAnew { kind, .. } if kind.captures);
         let is_power_of_two = compared.calls.is_power_of_two();
-        let is_power_of_four = is_power_of_two && compared.calls.trailing_zeros() % 2 == 0;
+        let is_power_of_four = is_power_of_two && compared.calls.trailing_zeros().is_multiple_of(2);
         let again = is_power_of_four || may_be_another && is_power_of_two;
         let watch = compared.watch.clone();
         let variables = compared.variables.clone();

@@ -164,7 +164,7 @@ impl Slot {
     /// network may set them.
     pub fn untrained_to_check(&self) -> Result<Option<Untrained>> {
         let next = self.minibatches + 1;
-        if !next.is_power_of_two() || next.trailing_zeros() % 2 == 1 {
+        if !next.is_power_of_two() || !next.trailing_zeros().is_multiple_of(2) {
             return Ok(None);
         }
         let is_untrained = |(i, _): &(usize, _)| !self.trained.contains(i);

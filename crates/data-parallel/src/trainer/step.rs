@@ -231,7 +231,7 @@ impl Trainer {
     /// hide it at first.
     fn looks_at_losses(&self) -> bool {
         let step = self.steps + 1;
-        let is_power_of_four = step.is_power_of_two() && step.trailing_zeros() % 2 == 0;
+        let is_power_of_four = step.is_power_of_two() && step.trailing_zeros().is_multiple_of(2);
         self.waiting.minibatches == 0 && is_power_of_four
     }
 
