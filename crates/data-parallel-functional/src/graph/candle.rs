@@ -183,6 +183,7 @@ impl Candle {
             return Ok(None);
         };
         let module = self.module.clone();
+        let is_other_mode = watch.train != train;
         let train = watch.train;
         let equal_in_data = if watch.repeats.in_data {
             equal_in_data(inputs)?
@@ -193,6 +194,7 @@ impl Candle {
         let watched = Watched {
             made: self.kind.made,
             run: of_computed(inputs, move |x| module(x, train)),
+            is_other_mode,
             is_wanted: computed.map(|x| x.is_wanted()).collect(),
             equal_in_data,
             again,
