@@ -155,6 +155,17 @@ pub(crate) trait Backend: Sized + 'static {
     ) -> Vec<Self::ViewMut<'a>>;
 }
 
+/// Adds a contiguous tensor to a gradient.
+pub(crate) fn accumulate_tensor<B: Backend>(
+    stream: &B::Stream,
+    gradient: &mut Grad<'_, B>,
+    tensor: &Tensor,
+) -> Result<()> {
+    let mut part = B::alloc(stream, B::Element::default(), tensor.elem_count())?;
+    B::write(stream, tensor, B::view_mut(&mut part))?;
+    B::accumulate(stream, gradient, part)
+}
+
 /// The source of an input.
 pub(crate) enum Input<'a, B: Backend> {
     /// A contiguous tensor, of f32 unless it is a loss's labels.

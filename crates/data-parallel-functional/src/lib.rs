@@ -68,7 +68,7 @@ pub use cpu::buffer::empty_cache;
 pub use cpu::finite::not_finite;
 pub use graph::alone::each_example_alone;
 pub use graph::candle::{Candle, candle, candle_fn};
-pub use graph::checked::GradientChecks;
+pub use graph::checked::{GradientChecks, is_power_of_four};
 pub use graph::difference::{GradientError, check_gradients};
 pub use graph::gradients::{BackwardOptions, Gradients, Ready, backward};
 pub use graph::network::{Network, NetworkFn, network_fn};

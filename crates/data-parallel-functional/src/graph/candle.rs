@@ -14,7 +14,7 @@ use super::network::{Network, has_one_input};
 use super::value::{Value, of_computed};
 use super::watch::{Watched, equal_along_axes};
 use crate::descriptors::args;
-use crate::kernel::{At, Backend, CandleOp, Grad, Kernel, Observer, Pass};
+use crate::kernel::{At, Backend, CandleOp, Grad, Kernel, Observer, Pass, accumulate_tensor};
 use candle_core::{DType, Error, ModuleT, Result, Tensor, Var, bail};
 use devices::without_backtrace;
 use std::any::TypeId;
@@ -360,11 +360,7 @@ impl<B: Backend> Kernel<B> for CandleKernel {
         let tensors = ran.x.iter().chain(&ran.parameters);
         for (tensor, to) in tensors.zip(dx) {
             if let (true, Some(gradient)) = (to.wanted(), gradients.get(tensor)) {
-                let len = gradient.elem_count();
-                let mut part = B::alloc(&pass.stream, B::Element::default(), len)?;
-                let gradient = gradient.contiguous()?;
-                B::write(&pass.stream, &gradient, B::view_mut(&mut part))?;
-                B::accumulate(&pass.stream, to, part)?;
+                accumulate_tensor(&pass.stream, to, &gradient.contiguous()?)?;
             }
         }
         Ok(())

@@ -168,6 +168,11 @@ thread_local! {
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
+/// True for 1, 4, 16 and so on: the calls, minibatches and steps in which it is looked at again what could be another now.
+pub fn is_power_of_four(n: u64) -> bool {
+    n.is_power_of_two() && n.trailing_zeros().is_multiple_of(2)
+}
+
 /// The number of a new module: no two modules of the process have the same.
 pub(crate) fn next_number() -> u64 {
     NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)
@@ -331,9 +336,8 @@ impl Run {
         let compared = &mut all[found];
         compared.calls += 1;
         let may_be_another = matches!(which, Which::MadeAnew { kind, .. } if kind.captures);
-        let is_power_of_two = compared.calls.is_power_of_two();
-        let is_power_of_four = is_power_of_two && compared.calls.trailing_zeros().is_multiple_of(2);
-        let again = is_power_of_four || may_be_another && is_power_of_two;
+        let again =
+            is_power_of_four(compared.calls) || may_be_another && compared.calls.is_power_of_two();
         let watch = compared.watch.clone();
         let variables = compared.variables.clone();
         let trains = self.checks.trains(&variables);

@@ -2,7 +2,7 @@
 
 use super::value::{Source, Value};
 use crate::gather::Gather;
-use crate::kernel::{At, Backend, Grad, Kernel, Op, Pass};
+use crate::kernel::{At, Backend, Grad, Kernel, Op, Pass, accumulate_tensor};
 use crate::statistics::Summation;
 use candle_core::{Result, Tensor, bail};
 use std::ops::Range;
@@ -71,9 +71,7 @@ impl<B: Backend> Kernel<B> for Gather {
         let all = self.sum(numbers(&dy)?.into_iter().map(f64::from).collect())?;
         if dx[0].wanted() {
             let own = Tensor::new(&all[self.elements()], dy.device())?;
-            let mut part = B::alloc(&pass.stream, B::Element::default(), own.elem_count())?;
-            B::write(&pass.stream, &own, B::view_mut(&mut part))?;
-            B::accumulate(&pass.stream, &mut dx[0], part)?;
+            accumulate_tensor(&pass.stream, &mut dx[0], &own)?;
         }
         Ok(())
     }

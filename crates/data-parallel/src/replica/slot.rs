@@ -163,8 +163,7 @@ impl Slot {
     /// The parameters that are not trained, with checksums, before the minibatches 1, 4, 16 and so on; none before others. No
     /// network may set them.
     pub fn untrained_to_check(&self) -> Result<Option<Untrained>> {
-        let next = self.minibatches + 1;
-        if !next.is_power_of_two() || !next.trailing_zeros().is_multiple_of(2) {
+        if !functional::is_power_of_four(self.minibatches + 1) {
             return Ok(None);
         }
         let is_untrained = |(i, _): &(usize, _)| !self.trained.contains(i);

@@ -230,9 +230,7 @@ impl Trainer {
     /// one is right, and of the steps 4, 16, 64 and so on. A weight that grows, or minibatches that are all of one class, can
     /// hide it at first.
     fn looks_at_losses(&self) -> bool {
-        let step = self.steps + 1;
-        let is_power_of_four = step.is_power_of_two() && step.trailing_zeros().is_multiple_of(2);
-        self.waiting.minibatches == 0 && is_power_of_four
+        self.waiting.minibatches == 0 && functional::is_power_of_four(self.steps as u64 + 1)
     }
 
     /// Of which examples the loss sees the outputs in a minibatch of n `examples`, of which this process has the part `data`.
