@@ -38,6 +38,24 @@ impl Draw {
 /// Layers that make equal numbers of one cause, or sums of zeros. There candle's gradient of a maximum or minimum is wrong.
 const EQUAL: &str = "equal numbers:";
 
+/// Layers that make equal numbers without a gradient. Behind other layers they can be equal numbers with one.
+const ZEROS: [&str; 7] = [
+    "relu",
+    "Relu",
+    "residual Relu",
+    "HardSwish",
+    "HardSigmoid",
+    "dropout",
+    "of elements",
+];
+
+/// True if candle's gradient of a maximum or minimum can be wrong behind the layers with these names.
+fn makes_equal(names: &[String]) -> bool {
+    let is_zeros = |name: &String| ZEROS.iter().any(|start| name.starts_with(start));
+    let before_last = &names[..names.len() - 1];
+    names.iter().any(|name| name.starts_with(EQUAL)) || before_last.iter().any(is_zeros)
+}
+
 type Forward = dyn Fn(&Tensor, bool) -> Output;
 
 /// A layer of candle's, which is told whether it trains.
@@ -449,7 +467,7 @@ fn network(
     }
     let depth = draw.between(1, 8);
     for i in 0..depth + 2 {
-        let equal = names.iter().any(|name: &String| name.starts_with(EQUAL));
+        let equal = makes_equal(&names);
         let following = next(draw, &dims, i >= depth, equal, vb.pp(i))?;
         let ones = Tensor::ones(&dims[..], DType::F32, &Device::Cpu)?;
         let y = (following.forward)(&ones, false)?;
@@ -471,6 +489,7 @@ fn network(
                 Layers(Vec::new()),
             ))));
             if draw.below(2) == 0 {
+                names.push("relu".into());
                 layers.push(Box::new(|x: &Value, _: bool| x.relu()));
             }
         }
