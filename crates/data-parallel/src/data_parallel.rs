@@ -346,7 +346,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// Names a tensor that is missing, that the network does not have, or that has another shape; and one with NaN, infinity,
-    /// or a running variance below 0. Then nothing was changed.
+    /// or a running variance below 0. Then nothing was changed. And in a loss, a metric or a layer of this network.
     pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
         self.set_state(state)?;
         self.statistics.network_is_loaded();
@@ -355,6 +355,10 @@ impl DataParallel {
 
     /// As [`load_state_dict`](Self::load_state_dict), where all replicas are to have the statistics of the first.
     pub(crate) fn set_state(&self, state: &[(String, Tensor)]) -> Result<()> {
+        ensure!(
+            !self.workers.network.is_here(),
+            "a loss, a metric or a layer sets the parameters of the network that it is computed for; set them between steps"
+        );
         let mut found = state.iter().cloned().collect();
         let own = self.tensors();
         weights::settle_counts(&mut found, &own)?;
@@ -366,7 +370,7 @@ impl DataParallel {
             }
             Ok(())
         };
-        if self.takes_no_steps_now() {
+        if self.has_failed() {
             self.states.iter().try_for_each(set)?;
         } else {
             // between two steps of another thread

@@ -117,7 +117,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If it is the state of another network or optimizer, or has a number that no trainer has: NaN, infinity, a running
-    /// variance or a number of steps below 0. The message names it. Then nothing was changed.
+    /// variance, a mean of squares or a number of steps below 0. The message names it. Then nothing was changed.
     pub fn load_state_dict(
         &mut self,
         state: impl IntoIterator<Item = (String, Tensor)>,
@@ -241,7 +241,11 @@ impl Trainer {
                     found == expected,
                     "{entry} has {found} elements, the parameter {expected}"
                 );
-                check_finite(&entry, &tensor.to_dtype(DType::F32)?)?;
+                let numbers = tensor.to_dtype(DType::F32)?;
+                check_finite(&entry, &numbers)?;
+                if name.ends_with("_sq") {
+                    check_squares(&entry, &numbers)?;
+                }
                 tensors.insert(entry, tensor.clone());
             }
         }
@@ -256,6 +260,15 @@ impl Trainer {
 fn check_finite(entry: &str, tensor: &Tensor) -> Result<()> {
     if let Some(value) = weights::first_beyond(tensor, f32::MAX)? {
         bail!("{entry} contains {value}; expected finite numbers")
+    }
+    Ok(())
+}
+
+/// An error for a mean of squares that is negative: its root would be NaN.
+fn check_squares(entry: &str, tensor: &Tensor) -> Result<()> {
+    let numbers: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+    if let Some(value) = numbers.into_iter().find(|number| *number < 0.0) {
+        bail!("{entry} contains {value}; expected 0 or more")
     }
     Ok(())
 }

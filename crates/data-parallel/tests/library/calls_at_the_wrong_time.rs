@@ -67,6 +67,19 @@ fn a_loss_that_asks_its_own_network_is_an_error() -> Result<()> {
             sgd(0.1, 0.0),
         )?;
         trainer.step(&x, &x)?;
+        // to set them would be no step
+        let (own, before) = (net.clone(), net.state_dict()?);
+        let state = before.clone();
+        let mut trainer = Trainer::with(
+            &net,
+            move |net: &Linear, x: &[Value], y: &[Tensor]| {
+                own.load_state_dict(&state)?;
+                squared_error(&net.forward(&x[0], true)?, &y[0])
+            },
+            sgd(0.1, 0.0),
+        )?;
+        let error = trainer.step(&x, &x).err().context("an error")?;
+        has(&error.to_string(), "set them between steps")?;
     }
     Ok(())
 }
