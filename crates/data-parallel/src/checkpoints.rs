@@ -25,6 +25,7 @@
 //! **Nothing that is not finite is saved.** A save refuses what a load would refuse, and a good file stays.
 
 mod another_run;
+mod best;
 mod content;
 mod epoch;
 mod folder;
@@ -38,7 +39,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use candle_core::{Result, Tensor};
 use devices::{Context, ensure, lock, wrap};
-use training::{Batch, Checkpoint, CheckpointError, CheckpointFolder, DataIter, files, weights};
+use training::{Batch, Checkpoint, CheckpointError, CheckpointFolder, DataIter, weights};
 
 use crate::data_parallel::DataParallel;
 use crate::trainer::{Flags, Trainer};
@@ -107,24 +108,6 @@ pub struct Checkpoints {
     /// Of each trainer.
     fixed: Vec<Fixed>,
     notes: Vec<String>,
-}
-
-impl<'a> From<&'a mut Trainer> for Vec<&'a mut Trainer> {
-    fn from(trainer: &'a mut Trainer) -> Self {
-        vec![trainer]
-    }
-}
-
-impl<'a> From<&'a mut Trainer> for Vec<&'a Trainer> {
-    fn from(trainer: &'a mut Trainer) -> Self {
-        vec![trainer]
-    }
-}
-
-impl<'a> From<&'a Trainer> for Vec<&'a Trainer> {
-    fn from(trainer: &'a Trainer) -> Self {
-        vec![trainer]
-    }
 }
 
 /// What a program does when a checkpoint cannot be written.
@@ -505,24 +488,11 @@ impl Checkpoints {
             );
             return Ok(());
         }
-        let found = self.net.processes.of_first(|| {
-            let written = lock(&self.progress).best_crc32;
-            let is_known = |bytes: &Vec<u8>| written == Some(crc32fast::hash(bytes));
-            let next = std::fs::read(self.path.join(NEXT_BEST));
-            if let Some(bytes) = next.ok().filter(is_known) {
-                return Ok(bytes); // it could not get its name yet
-            }
-            let best = self.path.join(BEST);
-            let cannot = || format!("cannot read parameters from {}", best.display());
-            let file = files::open(&best).with_context(cannot)?;
-            let bytes = weights::read(file).with_context(cannot)?;
-            ensure!(
-                is_known(&bytes),
-                "{}: the parameters are not those that this run wrote; the file was changed, or is damaged",
-                best.display()
-            );
-            Ok(bytes)
-        })?;
+        let crc32 = lock(&self.progress).best_crc32;
+        let found = self
+            .net
+            .processes
+            .of_first(|| best::read(&self.path, crc32))?;
         let found = candle_core::safetensors::load_buffer(&found, &candle_core::Device::Cpu)?;
         let state: Vec<(String, Tensor)> = found.into_iter().collect();
         self.net.set_state(&state)?;

@@ -1,15 +1,16 @@
 //! A network replicated over devices.
 
+mod state;
+
 use std::any::TypeId;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use collective::{Algorithm, Member};
-use devices::{Context, bail, ensure, lock, retry_with_empty_cache};
+use devices::{Context, bail, ensure, lock};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
@@ -138,7 +139,7 @@ impl DataParallel {
         let mut workers = Vec::new();
         let mut states = Vec::<NetworkState>::new();
         let id = NetworkId::new();
-        let all_memberships = memberships(&processes, &how, k)?;
+        let all_memberships = Memberships::of_each(&processes, &how, k)?;
         let first = &all_memberships[0].gradients;
         let first_rank = first.rank();
         let all = first.size();
@@ -298,128 +299,6 @@ impl DataParallel {
             shard.map(|shard| job(replica, shard)).transpose()
         })?;
         Ok(results.into_iter().flatten().collect())
-    }
-
-    /// Everything that device 0 holds, parameters and buffers, in the network's order and under
-    /// PyTorch's names. While another thread trains, it is that between two steps.
-    pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
-        fn copies(state: &NetworkState) -> Result<Vec<(String, Tensor)>> {
-            let copy = |(name, var): &(String, Var)| {
-                let copy = retry_with_empty_cache(|| var.copy())?;
-                Ok((name.clone(), copy.detach()))
-            };
-            state.all().iter().map(copy).collect()
-        }
-        if self.takes_no_steps_now() {
-            return copies(&self.states[0]);
-        }
-        self.on_first(|replica| copies(&replica.state))
-    }
-
-    /// True if no replica changes its parameters while this is called: the network has failed, or this is a part of a step.
-    fn takes_no_steps_now(&self) -> bool {
-        self.has_failed() || self.workers.network.is_here()
-    }
-
-    /// The tensors of [`state_dict`](Self::state_dict), not copied: later steps change their values.
-    pub(crate) fn tensors(&self) -> Vec<(String, Tensor)> {
-        let all = self.states[0].all().iter();
-        all.map(|(name, var)| (name.clone(), var.as_tensor().clone()))
-            .collect()
-    }
-
-    /// Sets parameters and buffers of all replicas by their names, as [`state_dict`](Self::state_dict) has them. The running
-    /// statistics of the other replicas are in [`Trainer::state_dict`](crate::Trainer::state_dict), which is loaded after
-    /// this. What batch norms count (`num_batches_tracked`) may be missing, or too much.
-    ///
-    /// ```
-    /// # use data_parallel::prelude::*;
-    /// let net = DataParallel::new(&devices(2)?, Initializer::Normal(0.01), 0, |vb| {
-    ///     Linear::new(2, 1, vb.pp("fc"))
-    /// })?;
-    /// let mut state = net.state_dict()?;
-    /// state[0].1 = state[0].1.zeros_like()?; // fc.weight
-    /// net.load_state_dict(&state)?;
-    /// assert_eq!(net.parameter("fc.weight", 1)?.to_vec2::<f32>()?, [[0.0, 0.0]]);
-    /// # data_parallel::Result::Ok(())
-    /// ```
-    ///
-    /// # Errors
-    /// Names a tensor that is missing, that the network does not have, or that has another shape; and one with NaN, infinity,
-    /// or a running variance below 0. Then nothing was changed. And in a loss, a metric or a layer of this network.
-    pub fn load_state_dict(&self, state: &[(String, Tensor)]) -> Result<()> {
-        self.set_state(state)?;
-        self.statistics.network_is_loaded();
-        Ok(())
-    }
-
-    /// As [`load_state_dict`](Self::load_state_dict), where all replicas are to have the statistics of the first.
-    pub(crate) fn set_state(&self, state: &[(String, Tensor)]) -> Result<()> {
-        ensure!(
-            !self.workers.network.is_here(),
-            "a loss, a metric or a layer sets the parameters of the network that it is computed for; set them between steps"
-        );
-        let mut found = state.iter().cloned().collect();
-        let own = self.tensors();
-        weights::settle_counts(&mut found, &own)?;
-        let tensors = weights::take(found, &own)?;
-        let set = move |state: &NetworkState| {
-            for ((name, var), tensor) in state.all().iter().zip(&tensors) {
-                let tensor = devices::to_device(tensor, var.device())?;
-                var.set(&tensor).with_context(|| name.clone())?;
-            }
-            Ok(())
-        };
-        if self.has_failed() {
-            self.states.iter().try_for_each(set)?;
-        } else {
-            // between two steps of another thread
-            let k = self.devices.len();
-            self.on_each(vec![(); k], move |replica, ()| set(&replica.state))?;
-        }
-        check_processes(&self.processes, &self.states[0])
-    }
-
-    /// Writes parameters and buffers to a safetensors file, under PyTorch's names.
-    ///
-    /// The file appears whole or not at all. Symbolic links are followed, and the permissions of a file that is there stay.
-    /// A program that is killed here leaves a hidden file, `.NAME.….partial`. The next `save` to this path removes it when it
-    /// is an hour old.
-    ///
-    /// ```
-    /// # use data_parallel::prelude::*;
-    /// let net = |seed| {
-    ///     let devices = devices(2)?;
-    ///     DataParallel::new(&devices, Initializer::Normal(0.01), seed, |vb| Linear::new(2, 1, vb))
-    /// };
-    /// let (folder, first, second) = (tempfile::tempdir()?, net(0)?, net(1)?);
-    /// let best = folder.path().join("best.safetensors");
-    /// first.save(&best)?;
-    /// second.load(&best)?;
-    /// let weight = |net: &DataParallel| candle_core::Result::Ok(net.parameter("weight", 1)?.to_vec2::<f32>()?);
-    /// assert_eq!(weight(&first)?, weight(&second)?);
-    /// # data_parallel::Result::Ok(())
-    /// ```
-    ///
-    /// # Errors
-    /// If the replicas of this process differ, or a number is NaN or infinite, in parameters or in the buffers of any
-    /// replica: then a file that was there stays. And if the file cannot be written.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.check_replicas_here()?;
-        self.check_buffers()?;
-        weights::save(path.as_ref(), &self.state_dict()?)
-    }
-
-    /// Reads what [`save`](Self::save) wrote, or PyTorch's `safetensors.torch.save_file`. What batch norms count
-    /// (`num_batches_tracked`) may be missing, or too much.
-    ///
-    /// # Errors
-    /// If the file cannot be read; and as [`load_state_dict`](Self::load_state_dict).
-    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
-        let own = self.tensors();
-        let names = own.iter().map(|(name, _)| name.clone());
-        let tensors = weights::load(path.as_ref(), &own)?;
-        self.load_state_dict(&names.zip(tensors).collect::<Vec<_>>())
     }
 
     /// What the result of training depends on, a line each, as far as the library knows it: not the network itself. In which
@@ -630,6 +509,11 @@ impl DataParallel {
         self.workers.on_each(inputs, job)
     }
 
+    /// True if no replica changes its parameters while this is called: the network has failed, or this is a part of a step.
+    fn takes_no_steps_now(&self) -> bool {
+        self.has_failed() || self.workers.network.is_here()
+    }
+
     /// True if a replica takes no step any more.
     pub(crate) fn has_failed(&self) -> bool {
         self.workers.have_failed()
@@ -654,28 +538,6 @@ impl DataParallel {
         let mut results = self.on_each(vec![()], move |replica, ()| job(replica))?;
         results.pop().context("there is no replica")
     }
-}
-
-/// The memberships of each replica; all but the one that agrees have the replicas of other processes as well.
-fn memberships(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Memberships>> {
-    let options = |link| how.group_options(link);
-    let of_all = || {
-        let members = match processes.channel()? {
-            None => collective::group(k, options(how.link)),
-            Some(world) => collective::group_in(world, k, options(how.link))?,
-        };
-        Result::Ok(members.into_iter())
-    };
-    let within_pass = of_all()?;
-    let gradients = of_all()?;
-    let agreement = collective::group(k, options(None));
-    let members = within_pass.zip(gradients).zip(agreement);
-    let memberships = members.map(|((within_pass, gradients), agreement)| Memberships {
-        agreement,
-        gradients,
-        within_pass,
-    });
-    Ok(memberships.collect())
 }
 
 #[cfg(test)]

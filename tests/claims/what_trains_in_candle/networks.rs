@@ -159,14 +159,14 @@ fn of_images(draw: &mut Draw, dims: &[usize], vb: VarBuilder<'_>) -> candle_core
             } else {
                 1
             };
+            let kernel = draw.of(&[1, 2, 3]);
             let mut config = Conv2dConfig {
-                padding: draw.below(2),
+                padding: draw.below(kernel.min(2)), // of a kernel of 1 the padding would give equal numbers
                 stride: draw.between(1, 2),
                 dilation: draw.between(1, 2),
                 groups,
                 cudnn_fwd_algo: None,
             };
-            let kernel = draw.of(&[1, 2, 3]);
             let reach = |size: usize, config: &Conv2dConfig| {
                 (size + 2 * config.padding).checked_sub(config.dilation * (kernel - 1) + 1)
             };

@@ -8,6 +8,9 @@ use std::fmt;
 /// Number of random directions.
 const DIRECTIONS: u64 = 5;
 
+/// Results of a minibatch below this part of 1 can be what rounding has left.
+const SMALL: f64 = 1e-3;
+
 /// Number of further runs that must give the same result.
 const RUNS: usize = 4;
 
@@ -119,26 +122,25 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor>, T: Fn(&Tensor) -> bool> GradientCheck<'
         if !once.is_finite() {
             return Err(GradientError::Incomparable(NO_NUMBER));
         }
-        if !self.is_brief {
-            // a dropout of few numbers may draw the same ones twice
-            for _ in 0..RUNS {
-                if once.to_bits() != weighted()?.to_bits() {
-                    return Err(GradientError::Incomparable(RANDOM));
-                }
-            }
+        if !self.is_brief && changes(once, &weighted)? {
+            return Err(GradientError::Incomparable(RANDOM));
         }
         let loss = (&y * &weights)?;
         let gradients = loss
             .sum_all()?
             .backward()
             .map_err(|error| GradientError::Backward(without_backtrace(error)))?;
-        let size = sum(&loss.sqr()?)?.sqrt();
+        let weight = sum(&weights.sqr()?)?.sqrt();
+        let mut size = sum(&loss.sqr()?)?.sqrt();
+        if self.is_brief && size < SMALL * weight {
+            size = weight; // numbers of a minibatch can be small because large ones are subtracted
+        }
         let check = |of: String, tensors: &[Tensor], direction: Option<&Direction<'_>>| {
             let function = Function {
                 f: weighted,
                 here: once,
                 size,
-                weight: sum(&weights.sqr()?)?.sqrt(),
+                weight,
                 precision: Precision::of(&y, tensors),
                 made: direction,
             };
@@ -186,6 +188,16 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor>, T: Fn(&Tensor) -> bool> GradientCheck<'
         }
         variables
     }
+}
+
+/// True if a function gives another number than once before. A dropout of few numbers may draw the same ones twice.
+fn changes(once: f64, again: impl Fn() -> Result<f64>) -> Result<bool> {
+    for _ in 0..RUNS {
+        if once.to_bits() != again()?.to_bits() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn is_checked(x: &Tensor) -> bool {
@@ -344,6 +356,7 @@ impl<F: Fn() -> Result<f64>> Function<'_, F> {
             gradient,
             ahead: (ahead - self.here) / step,
             behind: (self.here - behind) / step,
+            rounding: self.precision.rounding * self.size.max(self.weight) / step,
         })
     }
 }
@@ -354,6 +367,8 @@ struct Derivative {
     gradient: f64,
     ahead: f64,
     behind: f64,
+    /// The part of a slope that rounding can make, if the function computes with numbers of about 1.
+    rounding: f64,
 }
 
 impl Derivative {
@@ -372,15 +387,16 @@ impl Derivative {
 }
 
 /// True if finite differences, of steps that follow each other, are much closer to each other than to the gradient, and
-/// the smallest step does not come closer. Where rounding, kinks or a steep place make the differences, they are not.
+/// to 0 unless they are rounding. Where rounding, kinks or a steep place make the differences, they are not.
 fn is_certain(steps: &[Derivative]) -> bool {
-    let smallest = steps.last().map_or(0., Derivative::apart);
     let mut pairs = steps.windows(2);
     pairs.any(|both| {
-        let apart = both[0].apart().min(both[1].apart());
-        let between = (both[0].difference() - both[1].difference()).abs();
-        let unsure = between.max(both[0].bend()).max(both[1].bend());
-        unsure < CERTAIN * apart && apart - smallest < CERTAIN * apart
+        let [larger, smaller] = [both[0], both[1]];
+        let apart = larger.apart().min(smaller.apart());
+        let between = (larger.difference() - smaller.difference()).abs();
+        let unsure = between.max(larger.bend()).max(smaller.bend());
+        let size = larger.difference().abs().max(smaller.difference().abs());
+        unsure < CERTAIN * apart && (between < CERTAIN * size || size <= smaller.rounding)
     })
 }
 

@@ -11,6 +11,7 @@ use super::cores::Cores;
 use super::pass_sums::PassSums;
 use super::reducer::{Reducer, Summed};
 use super::slot::Slot;
+use crate::processes::Processes;
 use crate::replication::Replication;
 
 /// The memberships of a replica, before its threads are started.
@@ -21,6 +22,30 @@ pub(crate) struct Memberships {
     pub gradients: Member,
     /// With all replicas, for sums within a pass.
     pub within_pass: Member,
+}
+
+impl Memberships {
+    /// Those of each of `k` replicas. All but the one that agrees have the replicas of other processes as well.
+    pub fn of_each(processes: &Processes, how: &Replication, k: usize) -> Result<Vec<Self>> {
+        let options = |link| how.group_options(link);
+        let of_all = || {
+            let members = match processes.channel()? {
+                None => collective::group(k, options(how.link)),
+                Some(world) => collective::group_in(world, k, options(how.link))?,
+            };
+            Result::Ok(members.into_iter())
+        };
+        let within_pass = of_all()?;
+        let gradients = of_all()?;
+        let agreement = collective::group(k, options(None));
+        let members = within_pass.zip(gradients).zip(agreement);
+        let memberships = members.map(|((within_pass, gradients), agreement)| Self {
+            agreement,
+            gradients,
+            within_pass,
+        });
+        Ok(memberships.collect())
+    }
 }
 
 /// The connections of a replica to the others. It loses them when it fails in a step.

@@ -12,6 +12,7 @@
 mod connections;
 mod cores;
 mod examples;
+mod loss;
 mod pass_sums;
 mod receive;
 mod reducer;
@@ -27,8 +28,9 @@ pub(crate) use connections::Memberships;
 pub(crate) use cores::Cores;
 pub use examples::all_examples;
 pub(crate) use examples::{LossOver, WholeMinibatch};
+pub(crate) use loss::Loss;
 pub(crate) use refusal::Refusal;
-pub(crate) use replica::{Loss, Replica, Shared, StepJob};
+pub(crate) use replica::{Replica, Shared, StepJob};
 pub(crate) use slot::{NamedState, Slot, state_name, state_names};
 pub(crate) use waits::NetworkId;
 pub(crate) use workers::{Worker, Workers};

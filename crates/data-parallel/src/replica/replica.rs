@@ -1,19 +1,19 @@
 //! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
 use devices::{Context, ensure, or_panic};
-use functional::{BackwardOptions, Network, Value, each_example_alone, not_finite, not_finite_sum};
+use functional::{BackwardOptions, Value, each_example_alone, not_finite, not_finite_sum};
 
 use super::connections::{Connections, GradientSums, Memberships};
 use super::cores::Cores;
 use super::examples::{
     Gathering, LossOver, all_examples, check_each_alone, check_losses, own_losses,
 };
+use super::loss::{AnyNetwork, Loss};
 use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::shared_buffers::share_buffers;
@@ -23,28 +23,6 @@ use crate::layers::DropoutPass;
 use crate::network_state::NetworkState;
 use crate::replication::Replication;
 use crate::update_rule::StepRule;
-
-/// A network that can be cast back to its own type, for a loss that is a function of the network.
-pub(crate) trait AnyNetwork: Network {
-    fn as_any(&self) -> &dyn Any;
-}
-
-impl<N: Network + 'static> AnyNetwork for N {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-/// The losses of the examples of a shard.
-pub(crate) enum Loss {
-    /// A function of the network's outputs, and of the labels.
-    OfOutputs(Box<OfOutputs>),
-    /// A function of the network, the inputs and the targets.
-    OfNetwork(Box<OfNetwork>),
-}
-
-type OfOutputs = dyn Fn(&Value, &Tensor) -> Result<Value> + Send + Sync;
-type OfNetwork = dyn Fn(&dyn Any, &[Value], &[Tensor]) -> Result<Value> + Send + Sync;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {

@@ -4,6 +4,7 @@ mod count;
 mod global_batch;
 mod losses;
 mod present;
+mod several;
 mod slots;
 mod state_dict;
 mod step;
