@@ -77,6 +77,7 @@ pub use graph::variables::Variables;
 pub use memory::allocator::Allocator;
 pub use memory::bucket::{Bucket, BucketMemory, Part, bucket_sizes};
 pub use memory::limits::check as check_memory;
+pub use operations::attention::Attention;
 pub use operations::losses::{
     binary_cross_entropy, cross_entropy, masked_cross_entropy, squared_error,
 };

@@ -78,6 +78,26 @@ pub(crate) fn normal(x: f32) -> (f32, f32) {
     (if x < 0. { tail } else { 1. - tail }, 0.398_942_3 * density)
 }
 
+/// 1 / (1 + e⁻ˣ), with an error of at most 4 units in the last place.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1. / (1. + exp(-x))
+}
+
+/// The hyperbolic tangent, with an error of at most 3 units in the last place: a polynomial near 0 (Cephes' `tanhf`), where
+/// the difference of two powers would be inexact.
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    let squared = x * x;
+    let mut near = -5.704_988_7e-3;
+    for term in [2.063_909e-2, -5.373_971_6e-2, 0.133_314_42, -0.333_332_8] {
+        near = near * squared + term;
+    }
+    let near = near * squared * x + x;
+    let far = (1. - 2. / (exp(2. * x.abs()) + 1.)).copysign(x);
+    if x.abs() < 0.625 { near } else { far }
+}
+
 /// Lanes of a sum: as many as a vector has.
 const LANES: usize = 16;
 
@@ -120,12 +140,31 @@ mod tests {
         assert_eq!(sum(35, |i| i as f32), 595.);
     }
 
+    /// The distance in units in the last place.
+    fn units(ours: f32, exact: f64) -> f64 {
+        let unit = f64::from(f32::EPSILON) * 2f64.powi(exact.abs().log2().floor() as i32);
+        (f64::from(ours) - exact).abs() / unit
+    }
+
+    #[test]
+    fn sigmoid_and_tanh_are_near() {
+        for i in (-86_000..100_000).filter(|i| *i != 0) {
+            let x = i as f32 / 1000.;
+            let error = units(tanh(x), f64::from(x).tanh());
+            assert!(error < 3., "tanh({x}): {error} units in the last place");
+            let error = units(sigmoid(x), 1. / (1. + f64::from(-x).exp()));
+            assert!(error < 4., "sigmoid({x}): {error} units in the last place");
+        }
+        assert_eq!(
+            [tanh(0.), tanh(1e-30), tanh(-1e30), tanh(1e30)],
+            [0., 1e-30, -1., 1.]
+        );
+        assert_eq!((sigmoid(0.), sigmoid(1e30)), (0.5, 1.));
+        assert!(tanh(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan());
+    }
+
     #[test]
     fn logarithms_are_near() {
-        let units = |ours: f32, exact: f64| {
-            let unit = f64::from(f32::EPSILON) * 2f64.powi(exact.abs().log2().floor() as i32);
-            (f64::from(ours) - exact).abs() / unit
-        };
         let mut bits = f32::MIN_POSITIVE.to_bits();
         while bits < f32::INFINITY.to_bits() {
             let x = f32::from_bits(bits);

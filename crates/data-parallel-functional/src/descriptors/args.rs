@@ -37,6 +37,14 @@ pub(crate) fn vector(op: &str, name: &str, v: &[usize], len: usize, of: &str) ->
     Ok(())
 }
 
+/// Checks the number under the root of a norm.
+pub(crate) fn eps(op: &str, eps: f32) -> Result<()> {
+    if !eps.is_finite() || eps < 0. {
+        bail!("{op}: eps is {eps}, expected a finite number, 0 or more")
+    }
+    Ok(())
+}
+
 /// Number of windows of `kernel` that fit into `size` with `padding` on both sides, in steps of
 /// `stride`; what is left over at the end is not covered.
 pub(crate) fn windows(

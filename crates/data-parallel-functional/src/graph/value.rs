@@ -11,6 +11,7 @@ use crate::descriptors::norm::Norm;
 use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::descriptors::{Add, Mean, Relu, Sum, args};
 use crate::kernel::{CandleOp, Function, Op, SelfContained};
+use candle_core::shape::ShapeWithOneHole;
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use std::cell::RefCell;
 use std::fmt;
@@ -431,10 +432,10 @@ impl Value {
         &self,
         name: &str,
         operation: impl SelfContained + 'static,
-        others: &[(&str, &Tensor)],
+        others: &[(&str, &Self)],
         dims: &[usize],
     ) -> Result<Self> {
-        self.then(name, Op::SelfContained(Rc::new(operation)), others, dims)
+        self.with(name, Op::SelfContained(Rc::new(operation)), others, dims)
     }
 
     /// The cross-entropy of each label, one after the other.
@@ -481,36 +482,25 @@ impl Value {
         self.then("mean", Op::Mean(Mean), &[], &[])
     }
 
-    /// Values one after the other along dimension `dim`; their other dimensions are the same. candle computes it.
+    /// The same elements in another shape; one of its sizes may be `()`, which is then what is left. Nothing is copied.
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};
     /// # use data_parallel_functional::Value;
-    /// let [a, b] = [[1f32, 2.], [3., 4.]].map(|row| Value::new(&Tensor::new(&[row], &Device::Cpu).unwrap()).unwrap());
-    /// assert_eq!(Value::cat(&[&a, &b], 1)?.eval()?.to_vec2::<f32>()?, [[1., 2., 3., 4.]]);
+    /// let x = Value::new(&Tensor::new(&[[1f32, 2.], [3., 4.], [5., 6.]], &Device::Cpu)?)?;
+    /// assert_eq!(x.reshape((2, ()))?.eval()?.to_vec2::<f32>()?, [[1., 2., 3.], [4., 5., 6.]]);
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Where there is no value, the dimensions do not match, or one is not f32.
-    pub fn cat(values: &[&Self], dim: usize) -> Result<Self> {
-        let Some(first) = values.first() else {
-            bail!("cat: expected at least one value")
-        };
-        let others: Vec<_> = values.iter().map(|value| ("a value", *value)).collect();
-        first.check("cat", &others)?;
-        let with = |value: &Self, len: usize| {
-            let mut dims = value.dims().to_vec();
-            *dims.get_mut(dim)? = len;
-            Some(dims)
-        };
-        let len = values.iter().filter_map(|x| x.dims().get(dim)).sum();
-        let they_fit = values.iter().all(|x| with(x, 0) == with(first, 0));
-        let Some(dims) = with(first, len).filter(|_| they_fit) else {
-            let shapes: Vec<_> = values.iter().map(|x| x.dims()).collect();
-            bail!("cat: shapes {shapes:?} do not match, except in dimension {dim}")
-        };
-        Ok(Self::candle(values, move |x| Tensor::cat(x, dim), &dims))
+    /// Where the shape has another number of elements.
+    pub fn reshape(&self, shape: impl ShapeWithOneHole) -> Result<Self> {
+        if let Some(tensor) = self.tensor() {
+            return Self::new(&tensor.reshape(shape)?);
+        }
+        let elements = self.dims().iter().product();
+        let shape = shape.into_shape(elements)?;
+        Ok(self.node(Source::Reshaped(self.clone()), shape.dims()))
     }
 
     /// A function of candle's operations on some values, which gives a result of this shape. It runs when the result is
@@ -536,13 +526,24 @@ impl Value {
     }
 
     /// This operation on it and `others`, which have names for messages.
-    fn then(&self, name: &str, op: Op, others: &[(&str, &Tensor)], dims: &[usize]) -> Result<Self> {
-        let mut inputs = vec![self.clone()];
-        for (_, x) in others {
-            inputs.push(Self::new(x)?);
-        }
-        let named: Vec<(&str, &Self)> = others.iter().map(|(n, _)| *n).zip(&inputs[1..]).collect();
-        self.check(name, &named)?;
+    fn then<'a>(
+        &self,
+        name: &str,
+        op: Op,
+        others: &[(&'a str, &'a Tensor)],
+        dims: &[usize],
+    ) -> Result<Self> {
+        let value = |(name, x): &(&'a str, &'a Tensor)| Ok((*name, Self::new(x)?));
+        let values = others.iter().map(value).collect::<Result<Vec<_>>>()?;
+        let others: Vec<(&str, &Self)> = values.iter().map(|(name, x)| (*name, x)).collect();
+        self.with(name, op, &others, dims)
+    }
+
+    /// As `then`, with values.
+    fn with(&self, name: &str, op: Op, others: &[(&str, &Self)], dims: &[usize]) -> Result<Self> {
+        self.check(name, others)?;
+        let inputs = [self].into_iter().chain(others.iter().map(|(_, x)| *x));
+        let inputs = inputs.cloned().collect();
         Ok(self.node(Source::Op(op, inputs), dims))
     }
 
@@ -567,7 +568,7 @@ impl Value {
     }
 
     /// An error unless it and `others` are f32 on one device.
-    pub(super) fn check(&self, op: &str, others: &[(&str, &Self)]) -> Result<()> {
+    pub(crate) fn check(&self, op: &str, others: &[(&str, &Self)]) -> Result<()> {
         args::check_float(op, "x", self.0.dtype)?;
         for (name, other) in others {
             args::check_float(op, name, other.0.dtype)?;
@@ -577,7 +578,7 @@ impl Value {
     }
 
     /// An error unless it and `other` are f32 on one device and have the same shape.
-    fn check_same(&self, op: &str, other: &Self) -> Result<()> {
+    pub(crate) fn check_same(&self, op: &str, other: &Self) -> Result<()> {
         if self.dims() != other.dims() {
             let x = self.dims();
             let other = other.dims();
@@ -633,17 +634,6 @@ impl std::ops::Add for Value {
 
     fn add(self, other: Self) -> Result<Self> {
         &self + &other
-    }
-}
-
-/// The elementwise product of two values of f32 with the same shape.
-impl std::ops::Mul for &Value {
-    type Output = Result<Value>;
-
-    fn mul(self, other: Self) -> Result<Value> {
-        self.check_same("mul", other)?;
-        let product = |x: &[Tensor]| &x[0] * &x[1];
-        Ok(Value::candle(&[self, other], product, self.dims()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Causal attention; on the CPU the matrix products of one example and one head at a time.
+//! Attention; on the CPU the matrix products of one example and one head at a time.
 
 use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
@@ -7,7 +7,8 @@ use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
-use candle_core::{D, DType, Result, Tensor, bail};
+use candle_core::{D, DType, Error, Result, Tensor, bail};
+use std::sync::Arc;
 
 impl Value {
     /// Attention in `heads` heads, in which each token sees itself and the tokens before it: queries, keys and values side by
@@ -26,86 +27,363 @@ impl Value {
     /// # Errors
     /// Where it is not f32, or the sizes do not match.
     pub fn causal_attention(&self, heads: usize) -> Result<Self> {
-        let op = Attention::new(self.dims(), heads)?;
-        let dims = [self.dims()[0], op.tokens, op.width];
-        self.self_contained("causal_attention", op, &[], &dims)
+        let x = self.dims();
+        let &[batch, tokens, all] = x else {
+            return Err(not_packed(x, heads));
+        };
+        if heads == 0 || all % (3 * heads) > 0 || all == 0 {
+            return Err(not_packed(x, heads));
+        }
+        let kernel = AttentionKernel::of(
+            &Attention::new(heads).causal(),
+            tokens,
+            tokens,
+            all / 3,
+            true,
+        )?;
+        let dims = [batch, tokens, kernel.width];
+        self.self_contained("causal_attention", kernel, &[], &dims)
+    }
+
+    /// Attention of queries (B, T, heads·D) to keys and values (B, S, kv_heads·D), as `how` says; the result has the shape of
+    /// the queries: softmax(Q·Kᵀ / √D)·V of each head. In PyTorch: `F.scaled_dot_product_attention`, there of
+    /// (B, heads, T, D).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use data_parallel_functional::{Attention, Value};
+    /// let [q, k] = [[[[1f32]]], [[[0f32]]]].map(|x| Value::new(&Tensor::new(&x, &Device::Cpu).unwrap()).unwrap());
+    /// let v = Value::new(&Tensor::new(&[[[10f32]]], &Device::Cpu)?)?;
+    /// let y = q.attention(&k, &v, &Attention::new(1))?.eval()?;
+    /// assert_eq!(y.to_vec3::<f32>()?, [[[10.]]]); // one key: its value
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where one is not f32, or the sizes do not match.
+    pub fn attention(&self, key: &Self, value: &Self, how: &Attention) -> Result<Self> {
+        let shapes = [self.dims(), key.dims(), value.dims()];
+        let ([batch, tokens, width], [of_key, keys, kv_width]) = (shapes[0], shapes[1]) else {
+            bail!(
+                "attention: shapes {shapes:?}, expected (B, T, heads·D) and twice (B, S, kv_heads·D)"
+            )
+        };
+        let fits = how.heads > 0 && width % how.heads == 0 && *width > 0 && *keys > 0;
+        let is_kv = |size: usize| kv_width * how.heads == size * how.kv_heads;
+        if !fits || batch != of_key || shapes[1] != shapes[2] || !is_kv(*width) {
+            bail!(
+                "attention: shapes {shapes:?}, expected (B, T, heads·D) and twice (B, S, kv_heads·D) for {} and {} heads",
+                how.heads,
+                how.kv_heads
+            )
+        }
+        let kernel = AttentionKernel::of(how, *tokens, *keys, *width, false)?;
+        if let Some(mask) = &kernel.mask {
+            mask.check(*batch)?;
+        }
+        let others = [("key", key), ("value", value)];
+        self.self_contained("attention", kernel, &others, self.dims())
     }
 }
 
-/// Attention of each token to itself and to those before it.
-#[derive(Debug, Clone, Copy)]
-struct Attention {
-    tokens: usize,
-    /// Of all heads together.
-    width: usize,
+/// The error of queries, keys and values side by side that have another shape.
+fn not_packed(x: &[usize], heads: usize) -> Error {
+    Error::Msg(format!(
+        "causal_attention: x has shape {x:?}, expected (B, T, 3·C), where {heads} heads divide C"
+    ))
+}
+
+/// How attention is computed: in how many heads, and what each token sees.
+#[derive(Debug, Clone)]
+pub struct Attention {
     heads: usize,
+    kv_heads: usize,
+    causal: bool,
+    scale: Option<f32>,
+    mask: Option<Tensor>,
 }
 
 impl Attention {
-    /// For queries, keys and values of shape (B, T, 3·C).
-    fn new(x: &[usize], heads: usize) -> Result<Self> {
-        match *x {
-            [_, tokens, all] if heads > 0 && all % (3 * heads) == 0 && all > 0 => Ok(Self {
-                tokens,
-                width: all / 3,
-                heads,
-            }),
-            _ => bail!(
-                "causal_attention: x has shape {x:?}, expected (B, T, 3·C), where {heads} heads divide C"
-            ),
+    /// In `heads` heads. Each token sees all.
+    pub fn new(heads: usize) -> Self {
+        Self {
+            heads,
+            kv_heads: heads,
+            causal: false,
+            scale: None,
+            mask: None,
         }
     }
 
-    /// 1 / √(the width of a head).
-    fn scale(&self) -> f32 {
-        1. / ((self.width / self.heads) as f32).sqrt()
+    /// Fewer heads of keys and values, each for as many heads of queries one after the other: grouped-query attention,
+    /// PyTorch's `enable_gqa=True`.
+    pub fn kv_heads(self, kv_heads: usize) -> Self {
+        Self { kv_heads, ..self }
+    }
+
+    /// Each token sees itself and the tokens before it.
+    pub fn causal(self) -> Self {
+        Self {
+            causal: true,
+            ..self
+        }
+    }
+
+    /// What scores are multiplied by, instead of 1 / √D.
+    pub fn scale(self, scale: f32) -> Self {
+        Self {
+            scale: Some(scale),
+            ..self
+        }
+    }
+
+    /// A mask of u8, (B, T, S), of which the first two sizes may be 1: a token sees the keys that have 1, and not those that
+    /// have 0. A token that sees none gets 0.
+    pub fn mask(self, mask: &Tensor) -> Self {
+        Self {
+            mask: Some(mask.clone()),
+            ..self
+        }
     }
 }
 
-impl SelfContained for Attention {
+/// Attention of given sizes.
+#[derive(Debug, Clone)]
+struct AttentionKernel {
+    tokens: usize,
+    /// Tokens of keys and values.
+    keys: usize,
+    /// Of all heads of the queries together.
+    width: usize,
+    heads: usize,
+    kv_heads: usize,
+    causal: bool,
+    scale: f32,
+    mask: Option<Mask>,
+    /// True if queries, keys and values are side by side in one input.
+    packed: bool,
+}
+
+/// What each token sees.
+#[derive(Debug, Clone)]
+struct Mask {
+    /// (B, T, S), of which the first two sizes may be 1.
+    tensor: Tensor,
+    seen: Arc<[u8]>,
+    examples: usize,
+    tokens: usize,
+    keys: usize,
+}
+
+impl Mask {
+    fn new(mask: &Tensor, tokens: usize, keys: usize) -> Result<Self> {
+        let shape = mask.dims();
+        match *shape {
+            [examples, rows, columns] if [1, tokens].contains(&rows) && columns == keys => {
+                if mask.dtype() != DType::U8 {
+                    bail!(
+                        "attention: the mask is {}, expected u8",
+                        mask.dtype().as_str()
+                    )
+                }
+                let seen: Vec<u8> = mask.flatten_all()?.to_vec1()?;
+                Ok(Self {
+                    tensor: mask.clone(),
+                    seen: seen.into(),
+                    examples,
+                    tokens: rows,
+                    keys,
+                })
+            }
+            _ => bail!("attention: the mask has shape {shape:?}, expected (B, {tokens}, {keys})"),
+        }
+    }
+
+    fn check(&self, batch: usize) -> Result<()> {
+        if ![1, batch].contains(&self.examples) {
+            bail!(
+                "attention: the mask is of {} examples, x of {batch}",
+                self.examples
+            )
+        }
+        Ok(())
+    }
+
+    /// For each key, whether a token of an example sees it.
+    #[inline(always)]
+    fn of_token(&self, example: usize, token: usize) -> &[u8] {
+        let example = if self.examples == 1 { 0 } else { example };
+        let token = if self.tokens == 1 { 0 } else { token };
+        &self.seen[(example * self.tokens + token) * self.keys..][..self.keys]
+    }
+}
+
+impl AttentionKernel {
+    /// Of `tokens` queries of all heads' `width` to `keys` keys.
+    fn of(how: &Attention, tokens: usize, keys: usize, width: usize, packed: bool) -> Result<Self> {
+        let heads = how.heads;
+        let kv_heads = how.kv_heads;
+        if kv_heads == 0 || heads % kv_heads > 0 {
+            bail!("attention: {kv_heads} heads of keys do not divide {heads} heads of queries")
+        }
+        if how.causal && tokens != keys {
+            bail!("attention: {tokens} queries and {keys} keys; causal attention is for as many")
+        }
+        let scale = how.scale.unwrap_or(1. / ((width / heads) as f32).sqrt());
+        if !scale.is_finite() || scale <= 0. {
+            bail!("attention: the scale is {scale}, expected a positive number")
+        }
+        let mask = how.mask.as_ref().map(|mask| Mask::new(mask, tokens, keys));
+        Ok(Self {
+            tokens,
+            keys,
+            width,
+            heads,
+            kv_heads,
+            causal: how.causal,
+            scale,
+            mask: mask.transpose()?,
+            packed,
+        })
+    }
+
+    /// The width of a head.
+    fn size(&self) -> usize {
+        self.width / self.heads
+    }
+
+    /// The sizes of queries (0), keys (1) or values (2) of an example.
+    fn part(&self, part: usize) -> Part {
+        let rows = if part == 0 { self.tokens } else { self.keys };
+        let width = if part == 0 {
+            self.width
+        } else {
+            self.kv_heads * self.size()
+        };
+        if self.packed {
+            return Part {
+                input: 0,
+                first: part * self.width,
+                rows,
+                row: 3 * self.width,
+            };
+        }
+        Part {
+            input: part,
+            first: 0,
+            rows,
+            row: width,
+        }
+    }
+
+    /// Where a head begins in a row of queries (0), keys (1) or values (2).
+    fn head(&self, part: usize, head: usize) -> usize {
+        let of_queries = self.heads / self.kv_heads;
+        let head = if part == 0 { head } else { head / of_queries };
+        self.part(part).first + head * self.size()
+    }
+
+    /// The queries (0), keys (1) or values (2) of a head of an example: (T, D).
+    fn matrix<'a>(&self, x: &[&'a [f32]], example: usize, part: usize, head: usize) -> Matrix<'a> {
+        let Part {
+            input, rows, row, ..
+        } = self.part(part);
+        let of_example = &x[input][example * rows * row..][..rows * row];
+        let first = self.head(part, head);
+        Matrix::strided(&of_example[first..], (rows, self.size()), (row, 1))
+    }
+
+    /// The weights of the tokens of an example, from their scores, (T, S): those of what a token does not see are 0.
+    #[inline(always)]
+    fn softmax(&self, example: usize, scores: &mut [f32]) {
+        for (token, scores) in scores.chunks_exact_mut(self.keys).enumerate() {
+            if let Some(mask) = &self.mask {
+                for (score, seen) in scores.iter_mut().zip(mask.of_token(example, token)) {
+                    if *seen == 0 {
+                        *score = f32::NEG_INFINITY;
+                    }
+                }
+            }
+            let seen = if self.causal { token + 1 } else { self.keys };
+            softmax(scores, seen, self.scale);
+        }
+    }
+}
+
+/// Rows of an example in an input.
+struct Part {
+    input: usize,
+    /// The first element in a row.
+    first: usize,
+    rows: usize,
+    /// Elements from a row to the next one.
+    row: usize,
+}
+
+impl SelfContained for AttentionKernel {
     fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
+        Box::new(self.clone())
     }
 
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
-        let tokens = self.tokens;
-        let width = self.width;
-        let heads = self.heads;
         let batch = x[0].dim(0)?;
-        let x = x[0]
-            .reshape((batch, tokens, 3, heads, width / heads))?
-            .permute((2, 0, 3, 1, 4))?
-            .contiguous()?;
-        let of_all = (x.get(0)?.matmul(&x.get(1)?.t()?)? * f64::from(self.scale()))?;
-        let seen = Tensor::tril2(tokens, DType::F32, x.device())?;
-        let scores = of_all.broadcast_add(&((1. - seen)? * -1e9)?)?;
+        let size = self.size();
+        let each = self.heads / self.kv_heads;
+        let part = |part: usize| {
+            let heads = if part == 0 { self.heads } else { self.kv_heads };
+            let Part {
+                input, first, rows, ..
+            } = self.part(part);
+            let of_part = x[input].narrow(2, first, heads * size)?.contiguous()?;
+            let by_head = of_part
+                .reshape((batch, rows, heads, size))?
+                .transpose(1, 2)?;
+            let by_head = by_head
+                .contiguous()?
+                .reshape((batch, heads, 1, rows * size))?;
+            let repeated = if part == 0 { 1 } else { each };
+            let all = by_head.broadcast_as((batch, heads, repeated, rows * size))?;
+            all.contiguous()?.reshape((batch, self.heads, rows, size))
+        };
+        let mut scores = (part(0)?.matmul(&part(1)?.t()?)? * f64::from(self.scale))?;
+        let hide = |scores: &Tensor, seen: &Tensor| {
+            let hidden = seen.to_dtype(DType::F32)?.affine(1e9, -1e9)?;
+            scores.broadcast_add(&hidden)
+        };
+        if self.causal {
+            scores = hide(
+                &scores,
+                &Tensor::tril2(self.tokens, DType::U8, x[0].device())?,
+            )?;
+        }
+        let mut sees_any = None;
+        if let Some(mask) = &self.mask {
+            let mask = devices::to_device(&mask.tensor, x[0].device())?.unsqueeze(1)?;
+            scores = hide(&scores, &mask)?;
+            sees_any = Some(mask.max_keepdim(D::Minus1)?.to_dtype(DType::F32)?);
+        }
         let powers = scores
             .broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?
             .exp()?;
-        let weights = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
-        let y = weights.matmul(&x.get(2)?)?.transpose(1, 2)?;
-        y.reshape((batch, tokens, width))
+        let mut weights = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
+        if let Some(sees_any) = sees_any {
+            weights = weights.broadcast_mul(&sees_any)?;
+        }
+        let y = weights.matmul(&part(2)?)?.transpose(1, 2)?;
+        y.reshape((batch, self.tokens, self.width))
     }
 }
 
-impl Attention {
-    /// Of an example (T, 3·C): the queries (0), keys (1) or values (2) of a head, (T, D).
-    fn part<'a>(&self, x: &'a [f32], part: usize, head: usize) -> Matrix<'a> {
-        let first = part * self.width + head * self.width / self.heads;
-        self.head(&x[first..], 3 * self.width)
-    }
-
-    /// One head, of rows of `row` elements.
-    fn head<'a>(&self, rows: &'a [f32], row: usize) -> Matrix<'a> {
-        Matrix::strided(rows, (self.tokens, self.width / self.heads), (row, 1))
-    }
-}
-
-/// The weights of a token, from its scores: those of the tokens after it are 0.
+/// The weights of a token, from its scores: those of the tokens after it are 0, and all if it sees none.
 #[inline(always)]
 fn softmax(scores: &mut [f32], seen: usize, scale: f32) {
     let (seen, later) = scores.split_at_mut(seen);
+    later.fill(0.);
     let largest = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if largest == f32::NEG_INFINITY {
+        let number = |score: &mut f32| *score = if score.is_nan() { f32::NAN } else { 0. };
+        return seen.iter_mut().for_each(number);
+    }
     for score in seen.iter_mut() {
         *score = exp((*score - largest) * scale);
     }
@@ -115,46 +393,47 @@ fn softmax(scores: &mut [f32], seen: usize, scale: f32) {
         |i| seen[i],
     );
     seen.iter_mut().for_each(|weight| *weight /= total);
-    later.fill(0.);
 }
 
-/// Copies the rows of `from` to every `stride`-th element of `to`.
-fn spread(from: &[f32], width: usize, to: &mut [f32], stride: usize) {
+/// Copies the rows of `from` to every `stride`-th element of `to`, or adds them.
+fn spread(from: &[f32], width: usize, to: &mut [f32], stride: usize, add: bool) {
     for (from, to) in from.chunks_exact(width).zip(to.chunks_mut(stride)) {
-        to[..width].copy_from_slice(from);
+        if add {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        } else {
+            to[..width].copy_from_slice(from);
+        }
     }
 }
 
-impl Kernel<Cpu> for Attention {
-    /// Saves the weights of each example and head, (T, T).
+impl Kernel<Cpu> for AttentionKernel {
+    /// Saves the weights of each example and head, (T, S).
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let t = self.tokens;
-        let c = self.width;
-        let d = self.width / self.heads;
-        let len = x[0].len() / (3 * c) * self.heads * t;
+        let of_head = self.tokens * self.keys;
+        let example = self.tokens * self.width;
+        let len = y.len() / example.max(1) * self.heads * of_head;
         check_room(len)?;
         let mut weights = Buffer::new(len);
         for_each_chunk_of_two(
             InChunks {
                 data: y,
-                chunk: t * c,
+                chunk: example,
             },
             InChunks {
                 data: &mut weights,
-                chunk: self.heads * t * t,
+                chunk: self.heads * of_head,
             },
             #[inline(always)]
             |i, y, weights| {
-                let x = &x[0][i * 3 * t * c..][..3 * t * c];
-                let mut of_head = vec![0.; t * d];
-                for (head, weights) in weights.chunks_exact_mut(t * t).enumerate() {
-                    let [query, key, value] = [0, 1, 2].map(|part| self.part(x, part, head));
+                let mut result = vec![0.; self.tokens * self.size()];
+                for (head, weights) in weights.chunks_exact_mut(of_head).enumerate() {
+                    let [query, key, value] = [0, 1, 2].map(|part| self.matrix(x, i, part, head));
                     multiply(weights, false, query, key.t());
-                    for (token, scores) in weights.chunks_exact_mut(t).enumerate() {
-                        softmax(scores, token + 1, self.scale());
-                    }
-                    multiply(&mut of_head, false, Matrix::new(weights, t, t), value);
-                    spread(&of_head, d, &mut y[head * d..], c);
+                    self.softmax(i, weights);
+                    let weights = Matrix::new(weights, self.tokens, self.keys);
+                    multiply(&mut result, false, weights, value);
+                    let y = &mut y[head * self.size()..];
+                    spread(&result, self.size(), y, self.width, false);
                 }
             },
         );
@@ -162,44 +441,92 @@ impl Kernel<Cpu> for Attention {
     }
 
     fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        let t = self.tokens;
-        let c = self.width;
-        let d = self.width / self.heads;
-        let mut gradient = Buffer::new(at.x[0].len());
+        let parts = [0, 1, 2].map(|part| self.part(part));
+        // queries, keys and values of an example, one after the other or side by side
+        let lens = parts.each_ref().map(|part| part.rows * part.row);
+        let example = if self.packed {
+            lens[0]
+        } else {
+            lens.iter().sum()
+        };
+        let mut gradient = Buffer::new(dy.len() / (self.tokens * self.width).max(1) * example);
         for_each_chunk(
             &mut gradient,
-            3 * t * c,
+            example,
             #[inline(always)]
-            |i, dx| {
-                let x = &at.x[0][i * 3 * t * c..][..3 * t * c];
-                let all = &at.saved[0][i * self.heads * t * t..];
-                let mut d_scores = vec![0.; t * t];
-                let mut of_head = vec![0.; t * d];
-                for (head, weights) in all.chunks_exact(t * t).take(self.heads).enumerate() {
-                    let [query, key, value] = [0, 1, 2].map(|part| self.part(x, part, head));
-                    let dy = self.head(&dy[i * t * c + head * d..], c);
-                    multiply(&mut d_scores, false, dy, value.t());
-                    for (weights, d) in weights.chunks_exact(t).zip(d_scores.chunks_exact_mut(t)) {
-                        let mean = sum(
-                            t,
-                            #[inline(always)]
-                            |i| weights[i] * d[i],
-                        );
-                        for (weight, d) in weights.iter().zip(d) {
-                            *d = weight * (*d - mean) * self.scale();
-                        }
-                    }
-                    let (weights, d_scores) =
-                        (Matrix::new(weights, t, t), Matrix::new(&d_scores, t, t));
-                    let products = [(d_scores, key), (d_scores.t(), query), (weights.t(), dy)];
-                    for (part, (a, b)) in products.into_iter().enumerate() {
-                        multiply(&mut of_head, false, a, b);
-                        spread(&of_head, d, &mut dx[part * c + head * d..], 3 * c);
-                    }
-                }
-            },
+            |i, dx| self.backward_of_example(&at, i, &dy, dx),
         );
-        dx[0].give(gradient);
+        if self.packed {
+            dx[0].give(gradient);
+            return Ok(());
+        }
+        let mut first = 0;
+        for (dx, len) in dx.iter_mut().zip(lens) {
+            if dx.wanted() {
+                let mut part = Buffer::new(gradient.len() / example.max(1) * len);
+                for_each_chunk(&mut part, len, |i, part| {
+                    part.copy_from_slice(&gradient[i * example + first..][..len]);
+                });
+                dx.give(part);
+            }
+            first += len;
+        }
         Ok(())
+    }
+}
+
+impl AttentionKernel {
+    /// Writes the gradients of queries, keys and values of example `i`.
+    #[inline(always)]
+    fn backward_of_example(&self, at: &At<'_, '_>, i: usize, dy: &[f32], dx: &mut [f32]) {
+        let size = self.size();
+        let of_head = self.tokens * self.keys;
+        let of_queries = self.heads / self.kv_heads;
+        let all = &at.saved[0][i * self.heads * of_head..][..self.heads * of_head];
+        let mut d_scores = vec![0.; of_head];
+        let mut result = vec![0.; self.tokens.max(self.keys) * size];
+        let dy = &dy[i * self.tokens * self.width..][..self.tokens * self.width];
+        for (head, weights) in all.chunks_exact(of_head).enumerate() {
+            let [query, key, value] = [0, 1, 2].map(|part| self.matrix(at.x, i, part, head));
+            let dy = &dy[head * size..];
+            let dy = Matrix::strided(dy, (self.tokens, size), (self.width, 1));
+            multiply(&mut d_scores, false, dy, value.t());
+            self.softmax_backward(weights, &mut d_scores);
+            let weights = Matrix::new(weights, self.tokens, self.keys);
+            let d_scores = Matrix::new(&d_scores, self.tokens, self.keys);
+            let products = [(d_scores, key), (d_scores.t(), query), (weights.t(), dy)];
+            let mut first = 0;
+            for (part, (a, b)) in products.into_iter().enumerate() {
+                let Part { rows, row, .. } = self.part(part);
+                let result = &mut result[..rows * size];
+                multiply(result, false, a, b);
+                // heads of queries that share keys and values
+                let adds = part > 0 && head % of_queries > 0;
+                spread(
+                    result,
+                    size,
+                    &mut dx[first + self.head(part, head)..],
+                    row,
+                    adds,
+                );
+                first += if self.packed { 0 } else { rows * row };
+            }
+        }
+    }
+
+    /// The gradients of the scores, from those of the weights.
+    #[inline(always)]
+    fn softmax_backward(&self, weights: &[f32], d: &mut [f32]) {
+        let keys = self.keys;
+        for (weights, d) in weights.chunks_exact(keys).zip(d.chunks_exact_mut(keys)) {
+            let mean = sum(
+                keys,
+                #[inline(always)]
+                |i| weights[i] * d[i],
+            );
+            for (weight, d) in weights.iter().zip(d) {
+                *d = weight * (*d - mean) * self.scale;
+            }
+        }
     }
 }

@@ -30,8 +30,19 @@ impl Value {
     /// # Errors
     /// Where a tensor is not f32, or the sizes do not match.
     pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()])?;
-        let others = [("weight", weight), ("bias", bias)];
+        self.layer_norm_eps(weight, bias, EPS)
+    }
+
+    /// As [`layer_norm`](Self::layer_norm), with another number than 1e-5 under the root, such as 1e-12 for BERT.
+    ///
+    /// # Errors
+    /// As [`layer_norm`](Self::layer_norm); or where `eps` is negative or no finite number.
+    pub fn layer_norm_eps(&self, weight: &Tensor, bias: &Tensor, eps: f32) -> Result<Self> {
+        args::eps("layer_norm", eps)?;
+        let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()], eps)?;
+        let weight = Self::new(weight)?;
+        let bias = Self::new(bias)?;
+        let others = [("weight", &weight), ("bias", &bias)];
         self.self_contained("layer_norm", op, &others, self.dims())
     }
 }
@@ -40,20 +51,21 @@ impl Value {
 #[derive(Debug, Clone, Copy)]
 struct LayerNorm {
     features: usize,
+    eps: f32,
 }
 
 /// Added to the variance, against a division by zero for a row of equal numbers; PyTorch's.
-pub(crate) const EPS: f32 = 1e-5;
+const EPS: f32 = 1e-5;
 
 impl LayerNorm {
     /// From the shapes of x (…, C), weight and bias (C,).
-    fn new([x, weight, bias]: [&[usize]; 3]) -> Result<Self> {
+    fn new([x, weight, bias]: [&[usize]; 3], eps: f32) -> Result<Self> {
         let Some(features) = x.last().copied().filter(|features| *features > 0) else {
             bail!("layer_norm: x has shape {x:?}, expected (…, C)")
         };
         args::vector("layer_norm", "weight", weight, features, "features of x")?;
         args::vector("layer_norm", "bias", bias, features, "features of x")?;
-        Ok(Self { features })
+        Ok(Self { features, eps })
     }
 }
 
@@ -65,7 +77,7 @@ impl SelfContained for LayerNorm {
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let centered = x[0].broadcast_sub(&x[0].mean_keepdim(D::Minus1)?)?;
         let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;
-        let y = centered.broadcast_div(&(variance + f64::from(EPS))?.sqrt()?)?;
+        let y = centered.broadcast_div(&(variance + f64::from(self.eps))?.sqrt()?)?;
         y.broadcast_mul(&x[1])?.broadcast_add(&x[2])
     }
 }
@@ -101,7 +113,7 @@ impl Kernel<Cpu> for LayerNorm {
                         #[inline(always)]
                         |k| (x[k] - mean) * (x[k] - mean),
                     );
-                    let scale = 1. / (squares / c as f32 + EPS).sqrt();
+                    let scale = 1. / (squares / c as f32 + self.eps).sqrt();
                     for k in 0..c {
                         y[k] = (x[k] - mean) * scale * weight[k] + bias[k];
                     }

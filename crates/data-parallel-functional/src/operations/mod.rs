@@ -4,12 +4,20 @@
 //!
 //! A GPU runs the function of candle's as one kernel of the tape. A test compares it with the kernel on the CPU.
 
-mod attention;
+mod activations;
+mod arithmetic;
+pub(crate) mod attention;
+mod broadcast;
+mod cat;
 mod dropout;
 mod embedding;
 mod gelu;
+mod group_norm;
 mod layer_norm;
 pub(crate) mod losses;
+mod recurrent;
+mod rms_norm;
+mod rotary;
 
 use crate::graph::compile::computed_by_candle;
 use crate::graph::value::{Source, Value};

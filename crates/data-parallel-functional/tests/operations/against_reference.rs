@@ -3,6 +3,7 @@
 
 use crate::both::{assert_both, assert_differences};
 use crate::networks::{self, Case};
+use crate::single;
 use crate::support::cases;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -48,4 +49,25 @@ tests! {
     modules(): 256, TOLERANCE;
     detached(): 64, TOLERANCE;
     tokens(): 256, 1e-4;
+}
+
+/// The same of single operations.
+macro_rules! tests_of_single {
+    ($($kind:ident: $count:literal, $tolerance:expr;)*) => {
+        $(#[test]
+        fn $kind() {
+            check($count, $tolerance, single::$kind());
+        })*
+    };
+}
+
+tests_of_single! {
+    of_elements: 256, TOLERANCE;
+    of_two: 128, TOLERANCE;
+    repeated: 256, TOLERANCE;
+    parts: 256, TOLERANCE;
+    norms: 256, 1e-4;
+    attention: 48, 1e-4;
+    rotations: 128, TOLERANCE;
+    recurrent: 128, 1e-4;
 }

@@ -6,8 +6,8 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use devices::{InstructionSet, instruction_set};
 use functional::threads::with_budget;
 use functional::{
-    AdamW, Optimizer, OptimizerState, Sgd, Update, Value, binary_cross_entropy, cross_entropy,
-    masked_cross_entropy, squared_error,
+    AdamW, Attention, Optimizer, OptimizerState, Sgd, Update, Value, binary_cross_entropy,
+    cross_entropy, masked_cross_entropy, squared_error,
 };
 use std::slice::from_ref;
 
@@ -85,11 +85,68 @@ fn transformers() -> Vec<Case> {
     })]
 }
 
+/// With grouped heads, rotations and gates.
+fn another_transformer() -> Case {
+    let shapes: [&[usize]; 7] = [
+        &[9, 70, 48],
+        &[48],
+        &[48, 48],
+        &[24, 48],
+        &[24, 48],
+        &[90, 48],
+        &[48, 90],
+    ];
+    let inputs: Vec<Tensor> = shapes.iter().map(|shape| random(*shape, 1)).collect();
+    let angles = random((70, 6), 2);
+    case("another transformer", &inputs, move |t| {
+        let x = Value::new(&t[0])?.rms_norm(&t[1], 1e-6)?;
+        let q = x.linear(&t[2], None)?.rotary(4, &angles, &angles)?;
+        let k = x
+            .linear(&t[3], None)?
+            .rotary_interleaved(2, &angles, &angles)?;
+        let how = Attention::new(4).kv_heads(2).causal();
+        let x = (&x + &q.attention(&k, &x.linear(&t[4], None)?, &how)?)?;
+        let h = x.linear(&t[5], None)?;
+        let gated = (&h.silu()? * &h)?;
+        &x + &gated.linear(&t[6], None)?
+    })
+}
+
+fn recurrent() -> Vec<Case> {
+    let cell = |gates: usize| {
+        let shapes = [
+            vec![33, 20, 50],
+            vec![gates * 40, 50],
+            vec![gates * 40, 40],
+            vec![gates * 40],
+        ];
+        shapes.map(|shape| random(&shape[..], 1))
+    };
+    vec![
+        case("lstm", &cell(4), |t| {
+            Value::new(&t[0])?.lstm([&t[1], &t[2]], [&t[3], &t[3]])
+        }),
+        case("gru", &cell(3), |t| {
+            Value::new(&t[0])?.gru([&t[1], &t[2]], [&t[3], &t[3]])
+        }),
+    ]
+}
+
+/// By groups, and with a number for each channel.
+fn groups() -> Case {
+    let inputs = [random((9, 14, 14, 36), 1), random(36, 2), random(36, 3)];
+    case("group_norm", &inputs, |t| {
+        let y = Value::new(&t[0])?.group_norm(4, &t[1], &t[2], 1e-5)?;
+        y.broadcast_mul(&Value::new(&t[1])?)?
+            .broadcast_add(&Value::new(&t[2])?)
+    })
+}
+
 type Operation = fn(&Value) -> Result<Value>;
 
 fn operations_of_one_value() -> Vec<Case> {
     let images = random((7, 9, 11, 20), 1).repeat(9).unwrap();
-    let operations: [(&str, Operation); 9] = [
+    let operations: [(&str, Operation); 15] = [
         ("avg_pool2d", |x| x.avg_pool2d(2, 2)),
         ("max_pool2d", |x| x.max_pool2d(3, 2)),
         ("global_avg_pool2d", Value::global_avg_pool2d),
@@ -97,6 +154,14 @@ fn operations_of_one_value() -> Vec<Case> {
         ("nhwc", Value::nhwc),
         ("relu", Value::relu),
         ("gelu", Value::gelu),
+        ("sigmoid", Value::sigmoid),
+        ("tanh", Value::tanh),
+        ("silu", Value::silu),
+        ("affine", |x| x.affine(1.5, 0.3)),
+        ("narrow and cat", |x| {
+            Value::cat(&[&x.narrow(2, 3, 5)?, x], 2)
+        }),
+        ("a product with itself", |x| x * x),
         ("sum", Value::sum),
         ("mean", Value::mean),
     ];
@@ -205,6 +270,8 @@ fn cases() -> Vec<Case> {
         linear_layers(),
         norms(),
         networks(),
+        vec![another_transformer(), groups()],
+        recurrent(),
     ]
     .into_iter()
     .flatten()

@@ -4,7 +4,7 @@
 use crate::reference;
 use crate::support::*;
 use candle_core::{DType, Result, Tensor, Var};
-use functional::{Network, Value, candle};
+use functional::{Attention, Network, Value, candle};
 
 /// A value, and what the reference computes for it. In f64 there is the reference alone, on a GPU the value alone.
 #[derive(Clone)]
@@ -111,6 +111,58 @@ impl Both {
         Ok(sum)
     }
 
+    pub fn times(&self, other: &Self) -> Result<Self> {
+        self.apply(|x| x * &other.ours(), |x| x * other.reference())
+    }
+
+    pub fn minus(&self, other: &Self) -> Result<Self> {
+        self.apply(|x| x - &other.ours(), |x| x - other.reference())
+    }
+
+    pub fn broadcast_mul(&self, other: &Self) -> Result<Self> {
+        self.apply(
+            |x| x.broadcast_mul(&other.ours()),
+            |x| reference::broadcast_mul(x, &other.reference()),
+        )
+    }
+
+    pub fn broadcast_add(&self, other: &Self) -> Result<Self> {
+        self.apply(
+            |x| x.broadcast_add(&other.ours()),
+            |x| reference::broadcast_add(x, &other.reference()),
+        )
+    }
+
+    /// This value and others.
+    pub fn cat(&self, others: &[&Self], dim: usize) -> Result<Self> {
+        self.apply(
+            |x| {
+                let ours: Vec<Value> = others.iter().map(|other| other.ours()).collect();
+                let all: Vec<&Value> = [x].into_iter().chain(&ours).collect();
+                Value::cat(&all, dim)
+            },
+            |x| {
+                let others: Vec<Tensor> = others.iter().map(|other| other.reference()).collect();
+                let all: Vec<&Tensor> = [x].into_iter().chain(&others).collect();
+                reference::cat(&all, dim)
+            },
+        )
+    }
+
+    /// Of queries, to keys and values.
+    pub fn attention(
+        &self,
+        key: &Self,
+        value: &Self,
+        how: &Attention,
+        heads: &reference::Heads<'_>,
+    ) -> Result<Self> {
+        self.apply(
+            |x| x.attention(&key.ours(), &value.ours(), how),
+            |x| reference::attention(x, &key.reference(), &value.reference(), heads),
+        )
+    }
+
     pub fn batch_norm2d(
         &self,
         weight: &Tensor,
@@ -183,6 +235,13 @@ operations! {
     matmul(weight: &Tensor, bias: Option<&Tensor>),
     cross_entropy(y: &Tensor), gelu(), causal_attention(heads: usize),
     layer_norm(weight: &Tensor, bias: &Tensor), dropout(p: f64, seed: u64),
+    layer_norm_eps(weight: &Tensor, bias: &Tensor, eps: f32), rms_norm(weight: &Tensor, eps: f32),
+    group_norm(groups: usize, weight: &Tensor, bias: &Tensor, eps: f32),
+    sigmoid(), tanh(), silu(), relu6(), clamp(least: f32, most: f32), affine(scale: f32, shift: f32),
+    narrow(dim: usize, start: usize, len: usize), reshape(shape: &[usize]),
+    rotary(heads: usize, cos: &Tensor, sin: &Tensor),
+    rotary_interleaved(heads: usize, cos: &Tensor, sin: &Tensor),
+    lstm(weights: [&Tensor; 2], biases: [&Tensor; 2]), gru(weights: [&Tensor; 2], biases: [&Tensor; 2]),
 }
 
 /// Checks that both sides of a network of variables agree, in the value, in all gradients and in the running

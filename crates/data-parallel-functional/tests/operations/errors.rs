@@ -2,7 +2,7 @@
 
 use crate::support::{assert_refused, labels, random, variables};
 use candle_core::{DType, Device, Result, Tensor, Var};
-use functional::{Gradients, Value, cross_entropy, squared_error};
+use functional::{Attention, Gradients, Value, cross_entropy, squared_error};
 
 fn new(x: &Tensor) -> Value {
     Value::new(x).unwrap()
@@ -159,8 +159,99 @@ fn tokens() -> Result<()> {
     let x = none.embedding(&weight)?.layer_norm(&four, &four)?;
     let x = x.linear(&random((12, 4), 1), None)?;
     let x = x.causal_attention(2)?.gelu()?;
+    let x = x.attention(&x, &x, &Attention::new(2))?.silu()?;
+    let (angles, wide, five) = (random((3, 1), 1), random((16, 4), 1), random(16, 1));
+    let x = x.rotary(2, &angles, &angles)?.rms_norm(&four, 1e-5)?;
+    let x = x.lstm([&wide, &wide], [&five, &five])?;
+    let x = x.broadcast_mul(&Value::new(&four)?)?;
+    let x = Value::cat(&[&x, &x], 1)?.narrow(1, 2, 3)?;
     assert_eq!(x.eval()?.dims(), [0, 3, 4]);
+    let x = x.reshape((0, 1, 3, 4))?.group_norm(2, &four, &four, 1e-5)?;
+    assert_eq!(x.eval()?.dims(), [0, 1, 3, 4]);
     Ok(())
+}
+
+#[test]
+fn attention_and_rotations() -> Result<()> {
+    let (q, kv) = (value(&[2, 5, 12], 1), value(&[2, 3, 6], 2));
+    let how = || Attention::new(4).kv_heads(2);
+    assert_eq!(q.attention(&kv, &kv, &how())?.dims(), [2, 5, 12]);
+    let expected = "attention: shapes [[2, 5, 12], [2, 3, 6], [2, 3, 6]], expected (B, T, heads·D) and twice \
+                    (B, S, kv_heads·D) for 4 and 4 heads";
+    assert_refused(expected, q.attention(&kv, &kv, &Attention::new(4)));
+    let expected = "attention: 3 heads of keys do not divide 4 heads of queries";
+    let other = value(&[2, 3, 9], 2);
+    assert_refused(expected, q.attention(&other, &other, &how().kv_heads(3)));
+    let expected = "attention: 5 queries and 3 keys; causal attention is for as many";
+    assert_refused(expected, q.attention(&kv, &kv, &how().causal()));
+    let expected = "attention: the scale is 0, expected a positive number";
+    assert_refused(expected, q.attention(&kv, &kv, &how().scale(0.)));
+    let mask = |shape: &[usize]| random(shape, 1).ge(0f32);
+    let expected = "attention: the mask has shape [2, 5, 4], expected (B, 5, 3)";
+    assert_refused(
+        expected,
+        q.attention(&kv, &kv, &how().mask(&mask(&[2, 5, 4])?)),
+    );
+    let expected = "attention: the mask is of 3 examples, x of 2";
+    assert_refused(
+        expected,
+        q.attention(&kv, &kv, &how().mask(&mask(&[3, 5, 3])?)),
+    );
+    let expected = "attention: the mask is f32, expected u8";
+    assert_refused(
+        expected,
+        q.attention(&kv, &kv, &how().mask(&random((1, 5, 3), 1))),
+    );
+    let angles = random((5, 3), 1);
+    let expected = "rotary: cos has shape [5, 3], expected [5, 6] for x [2, 5, 12]";
+    assert_refused(expected, q.rotary(1, &angles, &angles));
+    let expected =
+        "rotary: x has shape [2, 5, 12], expected (B, T, heads·D) for 4 heads and an even D";
+    assert_refused(expected, q.rotary(4, &angles, &angles));
+    let trained = Var::from_tensor(&angles)?;
+    let expected = "rotary: cos or sin depends on a variable that is trained; it gets no gradient";
+    assert_refused(expected, q.rotary(2, &trained, &angles));
+    Ok(())
+}
+
+#[test]
+fn shapes_that_do_not_fit() {
+    let (x, three) = (value(&[2, 4], 1), random(3, 1));
+    let expected =
+        "broadcast_mul: other has shape [3], which cannot be repeated to [2, 4], that of x";
+    assert_refused(expected, x.broadcast_mul(&value(&[3], 1)));
+    let expected =
+        "broadcast_add: other has shape [1, 2, 4], which cannot be repeated to [2, 4], that of x";
+    assert_refused(expected, x.broadcast_add(&value(&[1, 2, 4], 1)));
+    let expected = "mul: x has shape [2, 4], other [4], expected the same";
+    assert_refused(expected, &x * &value(&[4], 1));
+    let expected = "sub: x has shape [2, 4], other [4], expected the same";
+    assert_refused(expected, &x - &value(&[4], 1));
+    let expected = "narrow: x has shape [2, 4], expected 3 entries from 2 on in dimension 1";
+    assert_refused(expected, x.narrow(1, 2, 3));
+    assert_refused("narrow", x.narrow(2, 0, 1));
+    let expected = "size 8 which is compatible with shape [3, 3]";
+    assert_refused(expected, x.relu().unwrap().reshape((3, 3)));
+    let expected = "clamp: from 2 to 1, expected a range";
+    assert_refused(expected, x.clamp(2., 1.));
+    let expected = "rms_norm: weight has shape [3], expected [4] for the 4 features of x";
+    assert_refused(expected, x.rms_norm(&three, 1e-5));
+    let expected = "rms_norm: eps is -1, expected a finite number, 0 or more";
+    assert_refused(expected, x.rms_norm(&random(4, 1), -1.));
+    let image = value(&[2, 2, 2, 3], 1);
+    let expected =
+        "group_norm: x has shape [2, 2, 2, 3], expected (B, H, W, C), where 2 groups divide C";
+    assert_refused(expected, image.group_norm(2, &three, &three, 1e-5));
+    let [wide, hidden, bias] = [random((8, 4), 1), random((8, 2), 1), random(8, 1)];
+    let expected =
+        "lstm: weight_ih has shape [8, 4], expected [12, 4] for x [2, 5, 4] and 3 hidden";
+    let x = value(&[2, 5, 4], 1);
+    assert_refused(
+        expected,
+        x.lstm([&wide, &random((8, 3), 1)], [&bias, &bias]),
+    );
+    let expected = "gru: weight_ih has shape [8, 4], expected [6, 4] for x [2, 5, 4] and 2 hidden";
+    assert_refused(expected, x.gru([&wide, &hidden], [&bias, &bias]));
 }
 
 #[test]

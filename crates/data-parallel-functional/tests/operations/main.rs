@@ -26,6 +26,7 @@ mod networks;
 #[cfg(feature = "cuda")]
 mod on_a_gpu;
 mod reference;
+mod single;
 mod support;
 mod synchronized;
 mod together;

@@ -21,7 +21,7 @@ pub struct Case {
 }
 
 impl Case {
-    fn new(
+    pub fn new(
         sizes: impl fmt::Debug,
         inputs: Vec<Tensor>,
         network: impl Fn(&[Tensor]) -> Result<Both> + 'static,
@@ -34,7 +34,7 @@ impl Case {
         }
     }
 
-    fn smooth_if(self, smooth: bool) -> Self {
+    pub fn smooth_if(self, smooth: bool) -> Self {
         Self { smooth, ..self }
     }
 

@@ -285,3 +285,232 @@ pub fn dropout(x: &Tensor, p: f64, seed: u64) -> Result<Tensor> {
     let mask = Value::new(&ones)?.dropout(p, seed)?.eval()?;
     x * mask.to_dtype(x.dtype())?
 }
+
+/// As [`functional::Value::sigmoid`].
+pub fn sigmoid(x: &Tensor) -> Result<Tensor> {
+    (x.neg()?.exp()? + 1.)?.recip()
+}
+
+/// As [`functional::Value::tanh`].
+pub fn tanh(x: &Tensor) -> Result<Tensor> {
+    let (up, down) = (x.exp()?, x.neg()?.exp()?);
+    (&up - &down)? / (&up + &down)?
+}
+
+/// As [`functional::Value::silu`].
+pub fn silu(x: &Tensor) -> Result<Tensor> {
+    x / (x.neg()?.exp()? + 1.)?
+}
+
+/// As [`functional::Value::relu6`].
+pub fn relu6(x: &Tensor) -> Result<Tensor> {
+    let below = x
+        .detach()
+        .gt(6.)?
+        .where_cond(&x.ones_like()?.affine(6., 0.)?, x)?;
+    relu(&below)
+}
+
+/// As [`functional::Value::clamp`].
+pub fn clamp(x: &Tensor, least: f32, most: f32) -> Result<Tensor> {
+    let number = |n: f32| x.zeros_like()? + f64::from(n);
+    let below = x
+        .detach()
+        .gt(f64::from(most))?
+        .where_cond(&number(most)?, x)?;
+    let is_below = x.detach().lt(f64::from(least))?;
+    is_below.where_cond(&number(least)?, &below)
+}
+
+/// As [`functional::Value::affine`].
+pub fn affine(x: &Tensor, scale: f32, shift: f32) -> Result<Tensor> {
+    (x * f64::from(scale))? + f64::from(shift)
+}
+
+/// As [`functional::Value::broadcast_mul`].
+pub fn broadcast_mul(x: &Tensor, other: &Tensor) -> Result<Tensor> {
+    x * other.broadcast_as(x.shape())?
+}
+
+/// As [`functional::Value::broadcast_add`].
+pub fn broadcast_add(x: &Tensor, other: &Tensor) -> Result<Tensor> {
+    x + other.broadcast_as(x.shape())?
+}
+
+/// As [`functional::Value::reshape`].
+pub fn reshape(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    x.reshape(shape)
+}
+
+/// As [`functional::Value::cat`].
+pub fn cat(x: &[&Tensor], dim: usize) -> Result<Tensor> {
+    let by_dim = x.iter().map(|x| x.transpose(0, dim)?.contiguous());
+    let all = Tensor::cat(&by_dim.collect::<Result<Vec<_>>>()?, 0)?;
+    all.transpose(0, dim)?.contiguous()
+}
+
+/// As [`functional::Value::narrow`].
+pub fn narrow(x: &Tensor, dim: usize, start: usize, len: usize) -> Result<Tensor> {
+    let entries = Tensor::arange(start as u32, (start + len) as u32, x.device())?;
+    x.index_select(&entries, dim)
+}
+
+/// As [`functional::Value::rms_norm`].
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
+    let scale = (x.sqr()?.mean_keepdim(D::Minus1)? + f64::from(eps))?.sqrt()?;
+    x.broadcast_div(&scale)?.broadcast_mul(weight)
+}
+
+/// As [`functional::Value::layer_norm_eps`].
+pub fn layer_norm_eps(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f32) -> Result<Tensor> {
+    let x = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
+    let scale = (x.sqr()?.mean_keepdim(D::Minus1)? + f64::from(eps))?.sqrt()?;
+    let y = x.broadcast_div(&scale)?.broadcast_mul(weight)?;
+    y.broadcast_add(bias)
+}
+
+/// As [`functional::Value::group_norm`]: each group by itself.
+pub fn group_norm(
+    x: &Tensor,
+    groups: usize,
+    weight: &Tensor,
+    bias: &Tensor,
+    eps: f32,
+) -> Result<Tensor> {
+    let (b, h, w, c) = x.dims4()?;
+    let size = c / groups;
+    let group = |group: usize| {
+        let x = x.narrow(3, group * size, size)?.contiguous()?;
+        let rows = x.reshape((b, h * w * size))?;
+        let (ones, zeros) = (rows.get(0)?.ones_like()?, rows.get(0)?.zeros_like()?);
+        layer_norm_eps(&rows, &ones, &zeros, eps)?.reshape((b, h, w, size))
+    };
+    let y = Tensor::cat(&(0..groups).map(group).collect::<Result<Vec<_>>>()?, 3)?;
+    y.broadcast_mul(weight)?.broadcast_add(bias)
+}
+
+/// Attention of some heads: each head and each token by itself.
+pub struct Heads<'a> {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub scale: f64,
+    /// Whether the token of the second number sees the key of the third one, of an example.
+    pub sees: &'a dyn Fn(usize, usize, usize) -> bool,
+}
+
+/// As [`functional::Value::attention`].
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Heads<'_>) -> Result<Tensor> {
+    let (batch, tokens, width) = q.dims3()?;
+    let (size, keys) = (width / how.heads, k.dim(1)?);
+    let of_token = |example: usize, head: usize, token: usize| {
+        let kv_head = head / (how.heads / how.kv_heads);
+        let seen = (0..keys).filter(|key| (how.sees)(example, token, *key));
+        let seen = Tensor::from_iter(seen.map(|key| key as u32), q.device())?;
+        let part =
+            |x: &Tensor, head: usize| x.get(example)?.narrow(1, head * size, size)?.contiguous();
+        let query = part(q, head)?.narrow(0, token, 1)?;
+        if seen.elem_count() == 0 {
+            let key = part(k, kv_head)?.narrow(0, 0, 1)?;
+            let all = ((query + key)? + part(v, kv_head)?.narrow(0, 0, 1)?)?;
+            return &all * all.zeros_like()?;
+        }
+        let kv = |x: &Tensor| part(x, kv_head)?.index_select(&seen, 0);
+        let scores = (query.matmul(&kv(k)?.t()?)? * how.scale)?;
+        let powers = scores
+            .broadcast_sub(&scores.detach().max_keepdim(1)?)?
+            .exp()?;
+        powers
+            .broadcast_div(&powers.sum_keepdim(1)?)?
+            .matmul(&kv(v)?)
+    };
+    let of_head = |example: usize, head: usize| {
+        let tokens = (0..tokens).map(|token| of_token(example, head, token));
+        Tensor::cat(&tokens.collect::<Result<Vec<_>>>()?, 0)
+    };
+    let of_example = |example: usize| {
+        let heads = (0..how.heads).map(|head| of_head(example, head));
+        Tensor::cat(&heads.collect::<Result<Vec<_>>>()?, 1)
+    };
+    Tensor::stack(&(0..batch).map(of_example).collect::<Result<Vec<_>>>()?, 0)
+}
+
+/// Turns pairs of numbers of each head, which stand at two lists of places.
+fn turned(
+    x: &Tensor,
+    heads: usize,
+    angles: [&Tensor; 2],
+    places: impl Fn(usize) -> [usize; 2],
+) -> Result<Tensor> {
+    let (_, tokens, width) = x.dims3()?;
+    let half = width / heads / 2;
+    let [cos, sin] = angles.map(|of| of.to_dtype(x.dtype()).unwrap());
+    let mut columns = vec![None; width];
+    for head in 0..heads {
+        for i in 0..half {
+            let angle = |of: &Tensor| of.narrow(1, i, 1)?.reshape((1, tokens, 1));
+            let [a, b] = places(i).map(|at| head * 2 * half + at);
+            let column = |i: usize| x.narrow(2, i, 1);
+            let by = |i: usize, of: &Tensor| column(i)?.broadcast_mul(&angle(of)?);
+            columns[a] = Some((by(a, &cos)? - by(b, &sin)?)?);
+            columns[b] = Some((by(a, &sin)? + by(b, &cos)?)?);
+        }
+    }
+    let columns: Vec<Tensor> = columns.into_iter().flatten().collect();
+    Tensor::cat(&columns, 2)
+}
+
+/// As [`functional::Value::rotary`].
+pub fn rotary(x: &Tensor, heads: usize, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let half = cos.dim(1)?;
+    turned(x, heads, [cos, sin], |i| [i, half + i])
+}
+
+/// As [`functional::Value::rotary_interleaved`].
+pub fn rotary_interleaved(x: &Tensor, heads: usize, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    turned(x, heads, [cos, sin], |i| [2 * i, 2 * i + 1])
+}
+
+/// The states of a recurrent layer; `next` makes hidden state and cell of those before and the input.
+fn states(
+    x: &Tensor,
+    hidden: usize,
+    next: impl Fn(&Tensor, [Tensor; 2]) -> Result<[Tensor; 2]>,
+) -> Result<Tensor> {
+    let (batch, steps, _) = x.dims3()?;
+    let zeros = Tensor::zeros((batch, hidden), x.dtype(), x.device())?;
+    let mut state = [zeros.clone(), zeros];
+    let mut all = Vec::new();
+    for step in 0..steps {
+        state = next(&x.narrow(1, step, 1)?.squeeze(1)?, state)?;
+        all.push(state[0].clone());
+    }
+    Tensor::stack(&all, 1)
+}
+
+/// As [`functional::Value::lstm`].
+pub fn lstm(x: &Tensor, weights: [&Tensor; 2], biases: [&Tensor; 2]) -> Result<Tensor> {
+    let hidden = weights[1].dim(1)?;
+    states(x, hidden, |x, [h, c]| {
+        let all =
+            (linear(x, weights[0], Some(biases[0]))? + linear(&h, weights[1], Some(biases[1]))?)?;
+        let gate = |i: usize| all.narrow(1, i * hidden, hidden);
+        let kept = (sigmoid(&gate(1)?)? * c)?;
+        let c = (kept + (sigmoid(&gate(0)?)? * tanh(&gate(2)?)?)?)?;
+        Ok([(sigmoid(&gate(3)?)? * tanh(&c)?)?, c])
+    })
+}
+
+/// As [`functional::Value::gru`].
+pub fn gru(x: &Tensor, weights: [&Tensor; 2], biases: [&Tensor; 2]) -> Result<Tensor> {
+    let hidden = weights[1].dim(1)?;
+    states(x, hidden, |x, [h, c]| {
+        let of_x = linear(x, weights[0], Some(biases[0]))?;
+        let of_h = linear(&h, weights[1], Some(biases[1]))?;
+        let gate = |of: &Tensor, i: usize| of.narrow(1, i * hidden, hidden);
+        let both = |i: usize| sigmoid(&(gate(&of_x, i)? + gate(&of_h, i)?)?);
+        let new = tanh(&(gate(&of_x, 2)? + (both(0)? * gate(&of_h, 2)?)?)?)?;
+        let kept = both(1)?;
+        let taken = kept.affine(-1., 1.)?;
+        Ok([((kept * h)? + (taken * new)?)?, c])
+    })
+}
