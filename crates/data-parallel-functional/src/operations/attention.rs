@@ -1,5 +1,7 @@
 //! Attention; on the CPU the matrix products of one example and one head at a time.
 
+mod mask;
+
 use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
 use crate::cpu::gemm::{Matrix, multiply};
@@ -8,7 +10,7 @@ use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{D, DType, Error, Result, Tensor, bail};
-use std::sync::Arc;
+use mask::Mask;
 
 impl Value {
     /// Attention in `heads` heads, in which each token sees itself and the tokens before it: queries, keys and values side by
@@ -162,60 +164,6 @@ struct AttentionKernel {
     mask: Option<Mask>,
     /// True if queries, keys and values are side by side in one input.
     packed: bool,
-}
-
-/// What each token sees.
-#[derive(Debug, Clone)]
-struct Mask {
-    /// (B, T, S), of which the first two sizes may be 1.
-    tensor: Tensor,
-    seen: Arc<[u8]>,
-    examples: usize,
-    tokens: usize,
-    keys: usize,
-}
-
-impl Mask {
-    fn new(mask: &Tensor, tokens: usize, keys: usize) -> Result<Self> {
-        let shape = mask.dims();
-        match *shape {
-            [examples, rows, columns] if [1, tokens].contains(&rows) && columns == keys => {
-                if mask.dtype() != DType::U8 {
-                    bail!(
-                        "attention: the mask is {}, expected u8",
-                        mask.dtype().as_str()
-                    )
-                }
-                let seen: Vec<u8> = mask.flatten_all()?.to_vec1()?;
-                Ok(Self {
-                    tensor: mask.clone(),
-                    seen: seen.into(),
-                    examples,
-                    tokens: rows,
-                    keys,
-                })
-            }
-            _ => bail!("attention: the mask has shape {shape:?}, expected (B, {tokens}, {keys})"),
-        }
-    }
-
-    fn check(&self, batch: usize) -> Result<()> {
-        if ![1, batch].contains(&self.examples) {
-            bail!(
-                "attention: the mask is of {} examples, x of {batch}",
-                self.examples
-            )
-        }
-        Ok(())
-    }
-
-    /// For each key, whether a token of an example sees it.
-    #[inline(always)]
-    fn of_token(&self, example: usize, token: usize) -> &[u8] {
-        let example = if self.examples == 1 { 0 } else { example };
-        let token = if self.tokens == 1 { 0 } else { token };
-        &self.seen[(example * self.tokens + token) * self.keys..][..self.keys]
-    }
 }
 
 impl AttentionKernel {

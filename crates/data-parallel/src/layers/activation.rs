@@ -11,6 +11,22 @@ pub struct Relu;
 #[derive(Debug, Clone, Copy)]
 pub struct Gelu;
 
+/// x / (1 + e⁻ˣ) of each element: PyTorch's `nn.SiLU()`; any shape.
+#[derive(Debug, Clone, Copy)]
+pub struct Silu;
+
+/// 1 / (1 + e⁻ˣ) of each element; any shape.
+#[derive(Debug, Clone, Copy)]
+pub struct Sigmoid;
+
+/// The hyperbolic tangent of each element; any shape.
+#[derive(Debug, Clone, Copy)]
+pub struct Tanh;
+
+/// Each element, at least 0 and at most 6; any shape.
+#[derive(Debug, Clone, Copy)]
+pub struct Relu6;
+
 /// Images (B, C, H, W), as PyTorch and candle have them, to (B, H, W, C): the first layer of a network for images.
 #[derive(Debug, Clone, Copy)]
 pub struct Nhwc;
@@ -28,6 +44,30 @@ impl Network for Relu {
 impl Network for Gelu {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
         x.gelu()
+    }
+}
+
+impl Network for Silu {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
+        x.silu()
+    }
+}
+
+impl Network for Sigmoid {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
+        x.sigmoid()
+    }
+}
+
+impl Network for Tanh {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
+        x.tanh()
+    }
+}
+
+impl Network for Relu6 {
+    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
+        x.relu6()
     }
 }
 

@@ -14,16 +14,20 @@
 
 mod activation;
 mod dropout;
+mod norms;
 mod pooling;
+mod recurrent;
 mod sequential;
 mod tokens;
 
-pub use activation::{Flatten, Gelu, Nhwc, Relu};
+pub use activation::{Flatten, Gelu, Nhwc, Relu, Relu6, Sigmoid, Silu, Tanh};
 pub use dropout::Dropout;
 pub(crate) use dropout::DropoutPass;
+pub use norms::{GroupNorm, LayerNorm, RmsNorm};
 pub use pooling::{AvgPool2d, GlobalAvgPool2d, MaxPool2d};
+pub use recurrent::{Gru, Lstm};
 pub use sequential::Sequential;
-pub use tokens::{Embedding, LayerNorm};
+pub use tokens::Embedding;
 
 use candle_core::{DType, Error, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};

@@ -1,47 +1,10 @@
-//! Layers of a transformer: layer normalization, and the embedding of tokens.
+//! The embedding of tokens.
 
 use candle_core::{Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 use functional::{Network, Value};
 
 use super::of_layer;
-
-/// Layer normalization over the last dimension: (…, features) to the same shape. ε is 1e-5, without a setting.
-#[derive(Debug, Clone)]
-pub struct LayerNorm {
-    name: String,
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl LayerNorm {
-    /// A layer with scale one and shift zero.
-    ///
-    /// ```
-    /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
-    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
-    /// let norm = data_parallel::layers::LayerNorm::new(2, vb)?;
-    /// let y = norm.forward(&Value::new(&Tensor::new(&[[10f32, 30.]], &cpu)?)?, true)?;
-    /// let y = y.eval()?.to_vec2::<f32>()?;
-    /// assert!((y[0][0] + 1.).abs() < 1e-6 && (y[0][1] - 1.).abs() < 1e-6);
-    /// # candle_core::Result::Ok(())
-    /// ```
-    pub fn new(features: usize, vb: VarBuilder<'_>) -> Result<Self> {
-        let get = |name, value| vb.get_with_hints(features, name, Init::Const(value));
-        Ok(Self {
-            name: vb.prefix(),
-            weight: get("weight", 1.0)?,
-            bias: get("bias", 0.0)?,
-        })
-    }
-}
-
-impl Network for LayerNorm {
-    fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
-        of_layer(&self.name, x.layer_norm(&self.weight, &self.bias))
-    }
-}
 
 /// A vector for each token: u32 (…) to (…, features).
 #[derive(Debug, Clone)]
