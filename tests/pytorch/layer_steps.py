@@ -15,7 +15,7 @@ import printed
 STEPS, EXAMPLES = 5, 7
 
 
-def network(dtype):
+def network():
     net = nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.MaxPool2d(3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.AvgPool2d(2),
         nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
@@ -24,12 +24,12 @@ def network(dtype):
     drawn = [p for i in (0, 5, 9) for p in net[i].parameters()]
     for s, p in enumerate(drawn):
         p.data = torch.from_numpy(formula.uniform(tuple(p.shape), s, 0.2))
-    return net.to(dtype)
+    return net
 
 
-def run(dtype):
+def run(network, dtype):
     """The losses, and the tensors before and after."""
-    net = network(dtype)
+    net = network().to(dtype)
     floats = lambda: {k: v.clone() for k, v in net.state_dict().items() if v.is_floating_point()}
     start, sgd, losses = floats(), torch.optim.SGD(net.parameters(), lr=0.1), []
     for batch in range(STEPS):
@@ -44,4 +44,4 @@ def run(dtype):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # the distances of float32 depend on it
-    printed.show(**printed.steps(run))
+    printed.show(**printed.steps(lambda dtype: run(network, dtype)))

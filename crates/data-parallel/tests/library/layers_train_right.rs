@@ -5,11 +5,11 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{VarBuilder, VarMap, ops};
 use data_parallel::functional::{
-    Network, Value, candle, cross_entropy, masked_cross_entropy, squared_error,
+    Attention, Network, Value, candle, cross_entropy, masked_cross_entropy, squared_error,
 };
 use data_parallel::layers::{
-    AvgPool2d, BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, LayerNorm, Linear, MaxPool2d,
-    Sequential,
+    AvgPool2d, BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, GroupNorm, Gru, LayerNorm, Linear,
+    Lstm, MaxPool2d, RmsNorm, Sequential,
 };
 use data_parallel::{DataParallel, Initializer, Sgd, Trainer};
 
@@ -542,14 +542,17 @@ fn every_layer(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> 
         .add(Linear::new(8, 10, vb.pp("9"))?))
 }
 
-#[test]
-fn steps_of_every_layer_are_pytorchs() -> Result<()> {
-    let theirs = theirs(include_str!("../../../../tests/pytorch/layers.json"));
-    let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, every_layer)?;
+/// Takes five steps of a network, whose parameters but those of some layers are drawn by the formula, and compares them with
+/// PyTorch's.
+fn steps_are_pytorchs<N: Network + 'static>(
+    theirs: &serde_json::Value,
+    as_they_are: &[&str],
+    build: fn(VarBuilder<'_>) -> candle_core::Result<N>,
+) -> Result<()> {
+    let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, build)?;
     let mut state = net.state_dict()?;
-    let drawn = state
-        .iter_mut()
-        .filter(|(name, _)| matches!(&name[..2], "0." | "5." | "9."));
+    let is_drawn = |name: &str| !as_they_are.contains(&name.split('.').next().unwrap_or(name));
+    let drawn = state.iter_mut().filter(|(name, _)| is_drawn(name));
     for (s, (_, tensor)) in drawn.enumerate() {
         *tensor = formula_tensor(s as u32, 0.2, tensor.dims())?;
     }
@@ -563,4 +566,71 @@ fn steps_of_every_layer_are_pytorchs() -> Result<()> {
         tensor_is_close(name, &net.parameter(name, 0)?, theirs, tolerance)?;
     }
     Ok(())
+}
+
+#[test]
+fn steps_of_every_layer_are_pytorchs() -> Result<()> {
+    let of_images = theirs(include_str!("../../../../tests/pytorch/layers.json"));
+    steps_are_pytorchs(&of_images, &["2", "8"], every_layer)?;
+    let of_sequences = theirs(include_str!("../../../../tests/pytorch/sequences.json"));
+    steps_are_pytorchs(&of_sequences, &["group", "rms", "norm"], Rows::new)
+}
+
+/// The network of `sequence_steps.py`, with PyTorch's names.
+struct Rows {
+    conv: Conv2d,
+    group: GroupNorm,
+    lstm: Lstm,
+    rms: RmsNorm,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    gru: Gru,
+    norm: LayerNorm,
+    fc: Linear,
+    cos: Tensor,
+    sin: Tensor,
+}
+
+impl Rows {
+    fn new(vb: VarBuilder<'_>) -> candle_core::Result<Self> {
+        let positions = Tensor::arange(0f32, 14.0, vb.device())?.unsqueeze(1)?;
+        let periods = Tensor::new(&[1f32, 10.0, 100.0], vb.device())?;
+        let angles = positions.broadcast_div(&periods)?;
+        Ok(Self {
+            conv: Conv2d::new(1, 8, 3, vb.pp("conv"))?.stride(2).padding(1),
+            group: GroupNorm::new(2, 8, vb.pp("group"))?,
+            lstm: Lstm::new(14 * 8, 12, vb.pp("lstm"))?,
+            rms: RmsNorm::new(12, vb.pp("rms"))?,
+            q: Linear::new(12, 12, vb.pp("q"))?,
+            k: Linear::without_bias(12, 6, vb.pp("k"))?,
+            v: Linear::new(12, 6, vb.pp("v"))?,
+            gru: Gru::new(12, 10, vb.pp("gru"))?,
+            norm: LayerNorm::new(10, vb.pp("norm"))?.eps(1e-3),
+            fc: Linear::new(10, 10, vb.pp("fc"))?,
+            cos: angles.cos()?,
+            sin: angles.sin()?,
+        })
+    }
+}
+
+impl Network for Rows {
+    fn forward(&self, x: &Value, train: bool) -> candle_core::Result<Value> {
+        let examples = x.dims()[0];
+        let x = self.conv.forward(&x.nhwc()?, train)?;
+        let x = self.group.forward(&x, train)?.silu()?;
+        let x = self
+            .lstm
+            .forward(&x.reshape((examples, 14, 14 * 8))?, train)?;
+        let h = self.rms.forward(&x, train)?;
+        let rotated = |x: Value, heads: usize| x.rotary(heads, &self.cos, &self.sin);
+        let q = rotated(self.q.forward(&h, train)?, 2)?;
+        let k = rotated(self.k.forward(&h, train)?, 1)?;
+        let how = Attention::new(2).kv_heads(1).causal();
+        let h = q.attention(&k, &self.v.forward(&h, train)?, &how)?;
+        let x = self.gru.forward(&(&x + &h)?.tanh()?, train)?;
+        let last = self.norm.forward(&x, train)?.narrow(1, 13, 1)?;
+        let x = last.reshape((examples, 10))?.relu6()?;
+        self.fc.forward(&(&x * &x.sigmoid()?)?, train)
+    }
 }
