@@ -66,6 +66,7 @@ pub use copies::copy_all;
 pub use cpu::budget as threads;
 pub use cpu::buffer::empty_cache;
 pub use cpu::finite::not_finite;
+pub use descriptors::norm::BatchNorm;
 pub use graph::alone::each_example_alone;
 pub use graph::candle::{Candle, candle, candle_fn};
 pub use graph::checked::{GradientChecks, is_power_of_four};

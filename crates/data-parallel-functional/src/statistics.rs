@@ -2,7 +2,7 @@
 //! of the minibatch each, they are over all parts: in PyTorch, `nn.SyncBatchNorm`. This module does not know the replicas
 //! or how they communicate: the caller hands in a [`Summation`].
 
-use crate::descriptors::norm::{EPS, MOMENTUM, Norm};
+use crate::descriptors::norm::Norm;
 use candle_core::{Result, Tensor, Var, bail};
 
 /// Sums vectors over all replicas that take part, for [`BackwardOptions::norms`](crate::BackwardOptions::norms).
@@ -122,9 +122,9 @@ pub(crate) fn batch_statistics(
         None => mean.clone(),
         Some(shift) => mean.iter().zip(shift).map(|(m, s)| m + s).collect(),
     };
-    let inv_std = inv_std(&var);
+    let inv_std = inv_std(&var, norm.how.eps);
     if keep {
-        update_running(&norm.running, &shifted, &var, count)?;
+        update_running(norm, &shifted, &var, count)?;
         count_batch(norm)?;
     }
     Ok([mean, inv_std])
@@ -153,22 +153,19 @@ pub(crate) fn gradient_through_statistics(
 }
 
 /// 1 / √(variance + ε).
-pub(crate) fn inv_std(var: &[f32]) -> Vec<f32> {
-    var.iter().map(|v| 1. / (v + EPS as f32).sqrt()).collect()
+pub(crate) fn inv_std(var: &[f32], eps: f32) -> Vec<f32> {
+    var.iter().map(|v| 1. / (v + eps).sqrt()).collect()
 }
 
 /// Moves the running mean and variance towards a batch's mean and biased variance over `count`
 /// values.
-fn update_running(
-    [running_mean, running_var]: &[Var; 2],
-    mean: &[f32],
-    var: &[f32],
-    count: usize,
-) -> Result<()> {
+fn update_running(norm: &Norm, mean: &[f32], var: &[f32], count: usize) -> Result<()> {
+    let [running_mean, running_var] = &norm.running;
+    let momentum = norm.how.momentum;
     let unbiased = count as f64 / (count - 1) as f64;
     let step = |running: &Var, batch: &[f32], scale: f64| {
-        let keep = (1. - MOMENTUM) as f32;
-        let share = (MOMENTUM * scale) as f32;
+        let keep = (1. - momentum) as f32;
+        let share = (momentum * scale) as f32;
         let old = running.to_vec1::<f32>()?;
         let values = old.iter().zip(batch);
         let new: Vec<f32> = values.map(|(old, v)| old * keep + v * share).collect();

@@ -7,8 +7,8 @@ pub use candle_core::{self, DType, Device, Module, ModuleT, Tensor, Var};
 pub use candle_nn::{self, Init, VarBuilder};
 pub use devices::devices;
 pub use functional::{
-    AdamW, Network, Optimizer, Sgd, Slice, Value, binary_cross_entropy, candle, candle_fn,
-    check_gradients, cross_entropy, masked_cross_entropy, network_fn, squared_error,
+    AdamW, Attention, Network, Optimizer, Sgd, Slice, Value, binary_cross_entropy, candle,
+    candle_fn, check_gradients, cross_entropy, masked_cross_entropy, network_fn, squared_error,
 };
 pub use training::{Batch, DataIter, Examples, Minibatches, example_rng, normal, rng, uniform};
 
@@ -19,8 +19,9 @@ pub use crate::error::Result;
 pub use crate::evaluate::{evaluate, evaluate_accuracy};
 pub use crate::launch::launch;
 pub use crate::layers::{
-    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GlobalAvgPool2d, LayerNorm,
-    Linear, MaxPool2d, Nhwc, Relu, Sequential,
+    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GlobalAvgPool2d, GroupNorm,
+    Gru, LayerNorm, Linear, Lstm, MaxPool2d, Nhwc, Relu, Relu6, RmsNorm, Sequential, Sigmoid, Silu,
+    Tanh,
 };
 pub use crate::network_state::{BufferRule, Initializer};
 pub use crate::place::World;

@@ -150,7 +150,7 @@ impl Norm {
             norms.note_frozen();
         }
         let [mean, var] = &self.running;
-        Ok([mean.to_vec1()?, inv_std(&var.to_vec1()?)])
+        Ok([mean.to_vec1()?, inv_std(&var.to_vec1()?, self.how.eps)])
     }
 }
 

@@ -7,7 +7,7 @@ use super::launch::{THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
 use super::tensors::{with_floats, with_memory_of};
-use crate::descriptors::norm::{EPS, MOMENTUM, Norm};
+use crate::descriptors::norm::Norm;
 use crate::kernel::Kernel;
 use crate::statistics::{
     Moments, Summation, Sums, batch_statistics, check_count, count_batch,
@@ -65,7 +65,8 @@ impl Norm {
     ) -> Result<()> {
         let stream = &*pass.stream;
         let c = self.channels;
-        let eps = EPS as f32;
+        let eps = self.how.eps;
+        let momentum = self.how.momentum as f32;
         let [running_mean, running_var] = &self.running;
         if !self.train {
             if let Some(norms) = &pass.norms {
@@ -100,7 +101,7 @@ impl Norm {
         with_memory_of(&running_mean, stream, |running_mean| {
             with_memory_of(&running_var, stream, |running_var| {
                 launch!(stream, name, (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
-                    x, partial, cut.parts, rows, c, eps, MOMENTUM as f32, shift, mean, inv_std,
+                    x, partial, cut.parts, rows, c, eps, momentum, shift, mean, inv_std,
                     running_mean, running_var)
             })
         })?;

@@ -3,10 +3,35 @@
 use super::args;
 use candle_core::{Result, Var, bail};
 
-/// Added to the variance, as in PyTorch.
-pub(crate) const EPS: f64 = 1e-5;
-/// The weight of a batch in the running statistics, as in PyTorch.
-pub(crate) const MOMENTUM: f64 = 0.1;
+/// The numbers of a batch norm, of which the default ones are PyTorch's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchNorm {
+    /// What is added to the variance: 1e-5.
+    pub eps: f32,
+    /// The weight of a batch in the running statistics: 0.1.
+    pub momentum: f64,
+}
+
+impl Default for BatchNorm {
+    fn default() -> Self {
+        Self {
+            eps: 1e-5,
+            momentum: 0.1,
+        }
+    }
+}
+
+impl BatchNorm {
+    /// An error for numbers with which no norm trains.
+    pub(crate) fn check(self) -> Result<()> {
+        args::eps("batch_norm2d", self.eps)?;
+        let momentum = self.momentum;
+        if !(0. ..=1.).contains(&momentum) {
+            bail!("batch_norm2d: the momentum is {momentum}, expected a number from 0 to 1")
+        }
+        Ok(())
+    }
+}
 
 /// Batch norm, then a sum with the shortcut where there is one, then ReLU.
 #[derive(Clone)]
@@ -20,6 +45,7 @@ pub(crate) struct Norm {
     /// The number of batches that moved them, a scalar on the CPU.
     pub(crate) batches: Option<Var>,
     pub(crate) train: bool,
+    pub(crate) how: BatchNorm,
     pub(crate) relu: bool,
     /// True if there is one more input, which is added.
     pub(crate) shortcut: bool,
@@ -54,6 +80,7 @@ impl Norm {
             running,
             batches: None,
             train,
+            how: BatchNorm::default(),
             relu: false,
             shortcut: false,
             shift: false,

@@ -7,7 +7,7 @@ use crate::descriptors::convolution::{Convolution, Geometry};
 use crate::descriptors::layout::Transpose;
 use crate::descriptors::linear::Linear;
 use crate::descriptors::loss::CrossEntropy;
-use crate::descriptors::norm::Norm;
+use crate::descriptors::norm::{BatchNorm, Norm};
 use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::descriptors::{Add, Mean, Relu, Sum, args};
 use crate::kernel::{CandleOp, Function, Op, SelfContained};
@@ -396,10 +396,28 @@ impl Value {
         batches: Option<&Var>,
         train: bool,
     ) -> Result<Self> {
+        let how = BatchNorm::default();
+        self.batch_norm2d_with([weight, bias], running, batches, train, how)
+    }
+
+    /// As [`batch_norm2d`](Self::batch_norm2d), with other numbers than 1e-5 and 0.1: `how` says which.
+    ///
+    /// # Errors
+    /// As [`batch_norm2d`](Self::batch_norm2d); and for a negative ε, or a momentum that is not from 0 to 1.
+    pub fn batch_norm2d_with(
+        &self,
+        [weight, bias]: [&Tensor; 2],
+        running: [&Var; 2],
+        batches: Option<&Var>,
+        train: bool,
+        how: BatchNorm,
+    ) -> Result<Self> {
+        how.check()?;
         let shapes = [self.dims(), weight.dims(), bias.dims()];
         let train = are_together(train);
         let mut norm = Norm::new(shapes, running.map(Var::clone), train)?;
         norm.batches = batches.cloned();
+        norm.how = how;
         let others = [("weight", weight), ("bias", bias)];
         self.then("batch_norm2d", Op::Norm(norm), &others, self.dims())
     }

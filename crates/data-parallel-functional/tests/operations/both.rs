@@ -4,7 +4,7 @@
 use crate::reference;
 use crate::support::*;
 use candle_core::{DType, Result, Tensor, Var};
-use functional::{Attention, Network, Value, candle};
+use functional::{Attention, BatchNorm, Network, Value, candle};
 
 /// A value, and what the reference computes for it. In f64 there is the reference alone, on a GPU the value alone.
 #[derive(Clone)]
@@ -161,6 +161,23 @@ impl Both {
             |x| x.attention(&key.ours(), &value.ours(), how),
             |x| reference::attention(x, &key.reference(), &value.reference(), heads),
         )
+    }
+
+    pub fn batch_norm2d_with(
+        &self,
+        [weight, bias]: [&Tensor; 2],
+        running: &Running,
+        train: bool,
+        how: BatchNorm,
+    ) -> Result<Self> {
+        let ([mean, var], [mean_there, var_there]) = (&running.ours, &running.reference);
+        let there = [mean_there, var_there];
+        let mut y = self.apply(
+            |x| x.batch_norm2d_with([weight, bias], [mean, var], None, train, how),
+            |x| reference::batch_norm2d_with(x, weight, bias, there, train, how),
+        )?;
+        y.running.push(running.clone());
+        Ok(y)
     }
 
     pub fn batch_norm2d(

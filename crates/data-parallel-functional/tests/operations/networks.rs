@@ -5,7 +5,7 @@ use crate::both::{Both, Running};
 use crate::reference;
 use crate::support::{coarse, from_0_to_1, labels, random, tensor, values};
 use candle_core::{Result, Tensor};
-use functional::Value;
+use functional::{BatchNorm, Value};
 use proptest::prelude::*;
 use std::fmt;
 
@@ -192,12 +192,18 @@ const FEW: &str = "too few values a channel";
 pub fn batch_norm2d() -> impl Strategy<Value = Case> {
     let dims = (1usize..5, 1usize..12, 1usize..12, 1usize..9);
     let dims = dims.prop_filter(FEW, |(b, h, w, _)| b * h * w > 3);
-    (dims, any::<bool>(), 0u64..1000).prop_map(|sizes| {
-        let ((b, h, w, c), train, seed) = sizes;
+    let numbers = (1e-6f64..1e-2, 0f64..1.);
+    (dims, any::<bool>(), numbers, 0u64..1000).prop_map(|sizes| {
+        let ((b, h, w, c), train, (eps, momentum), seed) = sizes;
         let [weight, bias] = [1, 2].map(|i| random(c, seed + i));
         let inputs = vec![random((b, h, w, c), seed), weight, bias];
+        let how = BatchNorm {
+            eps: eps as f32,
+            momentum,
+        };
         let norm = move |t: &[Tensor]| {
-            Both::new(&t[0])?.batch_norm2d(&t[1], &t[2], &Running::of(&t[1])?, train)
+            let running = Running::of(&t[1])?;
+            Both::new(&t[0])?.batch_norm2d_with([&t[1], &t[2]], &running, train, how)
         };
         Case::new(sizes, inputs, norm).smooth_if(true)
     })

@@ -4,7 +4,7 @@
 //! gradients that are not right: no `conv2d`, no pooling, no `relu`. They check no argument.
 
 use candle_core::{D, DType, Device, Result, Shape, Tensor, Var};
-use functional::Value;
+use functional::{BatchNorm, Value};
 
 /// As [`functional::Value::nhwc`].
 pub fn nhwc(x: &Tensor) -> Result<Tensor> {
@@ -159,6 +159,19 @@ pub fn batch_norm2d(
     running_var: &Var,
     train: bool,
 ) -> Result<Tensor> {
+    let how = BatchNorm::default();
+    batch_norm2d_with(x, weight, bias, [running_mean, running_var], train, how)
+}
+
+/// As [`functional::Value::batch_norm2d_with`], except that the running statistics move at once.
+pub fn batch_norm2d_with(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    [running_mean, running_var]: [&Var; 2],
+    train: bool,
+    how: BatchNorm,
+) -> Result<Tensor> {
     let (b, h, w, c) = x.dims4()?;
     let count = b * h * w;
     let flat = x.reshape((count, c))?;
@@ -167,15 +180,15 @@ pub fn batch_norm2d(
         let var = flat.broadcast_sub(&mean)?.sqr()?.mean(0)?;
         let unbiased = count as f64 / (count - 1) as f64;
         for (running, batch) in [(running_mean, &mean), (running_var, &(&var * unbiased)?)] {
-            let kept = (running.as_detached_tensor() * 0.9)?;
-            running.set(&(kept + (batch.detach() * 0.1)?)?)?;
+            let kept = (running.as_detached_tensor() * (1. - how.momentum))?;
+            running.set(&(kept + (batch.detach() * how.momentum)?)?)?;
         }
         [mean, var]
     } else {
         [running_mean, running_var].map(|v| v.as_detached_tensor())
     };
     let y = flat.broadcast_sub(&mean)?;
-    let y = y.broadcast_div(&(var + 1e-5)?.sqrt()?)?;
+    let y = y.broadcast_div(&(var + f64::from(how.eps))?.sqrt()?)?;
     let y = y.broadcast_mul(weight)?.broadcast_add(bias)?;
     y.reshape(x.shape())
 }

@@ -13,6 +13,7 @@
 //! The operations of `functional` take images as (B, H, W, C), those of candle as (B, C, H, W).
 
 mod activation;
+mod batch_norm;
 mod dropout;
 mod norms;
 mod pooling;
@@ -21,6 +22,7 @@ mod sequential;
 mod tokens;
 
 pub use activation::{Flatten, Gelu, Nhwc, Relu, Relu6, Sigmoid, Silu, Tanh};
+pub use batch_norm::BatchNorm2d;
 pub use dropout::Dropout;
 pub(crate) use dropout::DropoutPass;
 pub use norms::{GroupNorm, LayerNorm, RmsNorm};
@@ -29,7 +31,7 @@ pub use recurrent::{Gru, Lstm};
 pub use sequential::Sequential;
 pub use tokens::Embedding;
 
-use candle_core::{DType, Error, Result, Tensor, Var};
+use candle_core::{Error, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 use functional::{Network, Value};
 
@@ -189,56 +191,5 @@ impl Linear {
 impl Network for Linear {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
         of_layer(&self.name, x.linear(&self.weight, self.bias.as_ref()))
-    }
-}
-
-/// Batch normalization of (B, H, W, channels), with statistics of its own on each replica, or with those of the
-/// whole minibatch, as [`Replication::sync_bn`](crate::Replication) says.
-///
-/// ε is 1e-5 and the momentum 0.1, PyTorch's defaults, without a setting. candle-nn's batch norm in `candle(…)` has settings
-/// for both, but no `sync_bn`.
-#[derive(Debug, Clone)]
-pub struct BatchNorm2d {
-    name: String,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Var,
-    running_var: Var,
-    num_batches_tracked: Var,
-}
-
-impl BatchNorm2d {
-    /// A layer with scale one and shift zero.
-    ///
-    /// ```
-    /// # use data_parallel::prelude::*;
-    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
-    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
-    /// let bn = data_parallel::layers::BatchNorm2d::new(64, vb)?;
-    /// let x = Value::new(&Tensor::zeros((4, 28, 28, 64), DType::F32, &cpu)?)?;
-    /// assert_eq!(bn.forward(&x, true)?.dims(), [4, 28, 28, 64]);
-    /// # candle_core::Result::Ok(())
-    /// ```
-    pub fn new(channels: usize, vb: VarBuilder<'_>) -> Result<Self> {
-        let get = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
-        let count = |name| vb.get_with_hints_dtype((), name, Init::Const(0.0), DType::I64);
-        Ok(Self {
-            name: vb.prefix(),
-            weight: get("weight", 1.0)?,
-            bias: get("bias", 0.0)?,
-            running_mean: Var::from_tensor(&get("running_mean", 0.0)?)?,
-            running_var: Var::from_tensor(&get("running_var", 1.0)?)?,
-            num_batches_tracked: Var::from_tensor(&count("num_batches_tracked")?)?,
-        })
-    }
-}
-
-impl Network for BatchNorm2d {
-    fn forward(&self, x: &Value, train: bool) -> Result<Value> {
-        let parameters = [&self.weight, &self.bias];
-        let running = [&self.running_mean, &self.running_var];
-        let batches = Some(&self.num_batches_tracked);
-        let y = x.batch_norm2d(parameters, running, batches, train);
-        of_layer(&self.name, y)
     }
 }

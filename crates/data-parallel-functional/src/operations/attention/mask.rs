@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(super) struct Mask {
     /// (B, T, S), of which the first two sizes may be 1.
-    pub tensor: Tensor,
+    pub(super) tensor: Tensor,
     seen: Arc<[u8]>,
     examples: usize,
     tokens: usize,
@@ -15,7 +15,7 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    pub fn new(mask: &Tensor, tokens: usize, keys: usize) -> Result<Self> {
+    pub(super) fn new(mask: &Tensor, tokens: usize, keys: usize) -> Result<Self> {
         let shape = mask.dims();
         match *shape {
             [examples, rows, columns] if [1, tokens].contains(&rows) && columns == keys => {
@@ -38,7 +38,7 @@ impl Mask {
         }
     }
 
-    pub fn check(&self, batch: usize) -> Result<()> {
+    pub(super) fn check(&self, batch: usize) -> Result<()> {
         if ![1, batch].contains(&self.examples) {
             bail!(
                 "attention: the mask is of {} examples, x of {batch}",
@@ -50,7 +50,7 @@ impl Mask {
 
     /// For each key, whether a token of an example sees it.
     #[inline(always)]
-    pub fn of_token(&self, example: usize, token: usize) -> &[u8] {
+    pub(super) fn of_token(&self, example: usize, token: usize) -> &[u8] {
         let example = if self.examples == 1 { 0 } else { example };
         let token = if self.tokens == 1 { 0 } else { token };
         &self.seen[(example * self.tokens + token) * self.keys..][..self.keys]
