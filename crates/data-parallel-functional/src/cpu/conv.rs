@@ -1,6 +1,6 @@
 //! Convolution on the CPU: by Winograd's algorithm where it fits, else by im2col and matrix products,
-//! tile by tile. It knows no dilation and no groups, and it never looks at the thread budget to
-//! decide how to cut the work.
+//! tile by tile. It knows no dilation and no groups (`depthwise` is for those of one channel), and it never looks at
+//! the thread budget to decide how to cut the work.
 //!
 //! A convolution has one of four algorithms:
 //!
@@ -162,16 +162,37 @@ impl ConvolutionKernel {
             geometry,
         }
     }
+
+    pub(crate) fn output(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+        if self.winograd {
+            winograd::forward(&self.geometry, x, weight, bias, self.relu, y)
+        } else {
+            self.geometry.forward(x, weight, bias, self.relu, y)
+        }
+    }
+
+    /// Writes the gradient of x, or adds to it; `dy` is that before the ReLU.
+    pub(crate) fn backward_x(&self, weight: &[f32], dy: &[f32], dx: &mut [f32], add: bool) {
+        if self.winograd {
+            winograd::backward_x(&self.geometry, weight, dy, dx, add)
+        } else {
+            self.geometry.backward_x(weight, dy, dx, add)
+        }
+    }
+
+    /// Writes the gradient of the weight, or adds to it.
+    pub(crate) fn backward_weight(&self, x: &[f32], dy: &[f32], dw: &mut [f32], add: bool) {
+        if self.winograd {
+            winograd::backward_weight(&self.geometry, x, dy, dw, add)
+        } else {
+            self.geometry.backward_weight(x, dy, dw, add)
+        }
+    }
 }
 
 impl Kernel<Cpu> for ConvolutionKernel {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let bias = x.get(2).copied();
-        if self.winograd {
-            winograd::forward(&self.geometry, x[0], x[1], bias, self.relu, y)
-        } else {
-            self.geometry.forward(x[0], x[1], bias, self.relu, y)
-        }
+        self.output(x[0], x[1], x.get(2).copied(), y);
         Ok(vec![])
     }
 
@@ -179,25 +200,14 @@ impl Kernel<Cpu> for ConvolutionKernel {
         if self.relu {
             mask_all(at.y, &mut dy);
         }
-        let g = &self.geometry;
-        let x = at.x[0];
-        let weight = at.x[1];
         if let Some((to, add)) = dx[0].target() {
-            if self.winograd {
-                winograd::backward_x(g, weight, &dy, to, add)
-            } else {
-                g.backward_x(weight, &dy, to, add)
-            }
+            self.backward_x(at.x[1], &dy, to, add);
         }
         if let Some((to, add)) = dx[1].target() {
-            if self.winograd {
-                winograd::backward_weight(g, x, &dy, to, add)
-            } else {
-                g.backward_weight(x, &dy, to, add)
-            }
+            self.backward_weight(at.x[0], &dy, to, add);
         }
         if let Some(db) = dx.get_mut(2) {
-            db.put(column_sums(&dy, g.out_channels, TILE).into_iter());
+            db.put(column_sums(&dy, self.geometry.out_channels, TILE).into_iter());
         }
         Ok(())
     }

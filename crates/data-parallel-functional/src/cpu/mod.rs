@@ -20,6 +20,7 @@ pub(crate) mod backend;
 pub mod budget;
 pub(crate) mod buffer;
 pub(crate) mod conv;
+pub(crate) mod depthwise;
 pub(crate) mod exp;
 pub(crate) mod finite;
 pub(crate) mod gemm;

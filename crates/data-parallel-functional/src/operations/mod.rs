@@ -13,6 +13,7 @@ mod dropout;
 mod embedding;
 mod gelu;
 mod group_norm;
+mod grouped_conv2d;
 mod layer_norm;
 pub(crate) mod losses;
 mod recurrent;

@@ -74,6 +74,26 @@ fn convolutions() -> Vec<Case> {
     cases
 }
 
+/// Of each channel by itself, with channels that do and do not fill a strip; and in groups.
+fn grouped_convolutions() -> Vec<Case> {
+    let mut cases = vec![];
+    for (shape, weight, stride, padding, groups) in [
+        ((5, 32, 31, 96), (96, 1, 3, 3), 1, 1, 96),
+        ((5, 33, 32, 40), (40, 1, 3, 3), 2, 1, 40),
+        ((3, 14, 15, 70), (70, 1, 7, 7), 1, 3, 70),
+        ((2, 8, 300, 24), (48, 1, 5, 4), 3, 2, 24),
+        ((9, 14, 14, 48), (64, 3, 3, 3), 1, 1, 16),
+        ((9, 15, 14, 64), (32, 32, 3, 3), 2, 1, 2),
+    ] {
+        let inputs = [random(shape, 1), random(weight, 2), random(weight.0, 3)];
+        let name = format!("grouped_conv2d {shape:?} {weight:?} {stride} {padding}");
+        cases.push(case(name, &inputs, move |t| {
+            Value::new(&t[0])?.grouped_conv2d(&t[1], Some(&t[2]), stride, padding, groups)
+        }));
+    }
+    cases
+}
+
 fn transformers() -> Vec<Case> {
     let shapes = [vec![50, 48], vec![48], vec![48], vec![144, 48]];
     let inputs: Vec<Tensor> = shapes.iter().map(|shape| random(&shape[..], 1)).collect();
@@ -264,6 +284,7 @@ fn norms() -> Vec<Case> {
 fn cases() -> Vec<Case> {
     [
         convolutions(),
+        grouped_convolutions(),
         transformers(),
         operations_of_one_value(),
         losses(),

@@ -246,6 +246,9 @@ macro_rules! operations {
 operations! {
     nhwc(), flatten(), sum(), mean(), detach(), global_avg_pool2d(),
     conv2d(weight: &Tensor, bias: Option<&Tensor>, stride: usize, padding: usize),
+    grouped_conv2d(
+        weight: &Tensor, bias: Option<&Tensor>, stride: usize, padding: usize, groups: usize
+    ),
     avg_pool2d(kernel: usize, stride: usize),
     max_pool2d(kernel: usize, stride: usize),
     linear(weight: &Tensor, bias: Option<&Tensor>),

@@ -85,6 +85,45 @@ fn by_winograd() {
     }
 }
 
+/// With a bias, added to gradients that are there: several partial sums and blocks of rows, a kernel that is wider than the
+/// image, padding that is wider than the kernel, and steps over places that no output sees.
+#[test]
+fn in_groups() {
+    for (x, weight, groups, stride, padding) in [
+        ((3, 40, 41, 33), (33, 1, 3, 3), 33, 1, 1),
+        ((3, 40, 41, 100), (100, 1, 3, 3), 100, 2, 1),
+        ((2, 9, 8, 64), (64, 1, 7, 7), 64, 1, 3),
+        ((20, 3, 2, 16), (32, 1, 9, 11), 16, 1, 5),
+        ((1, 5, 600, 8), (8, 1, 1, 4), 8, 1, 9),
+        ((7, 12, 13, 17), (17, 1, 2, 1), 17, 3, 0),
+        ((0, 5, 5, 8), (8, 1, 3, 3), 8, 1, 1),
+        ((9, 10, 9, 32), (64, 16, 3, 3), 2, 1, 1),
+    ] {
+        let inputs = [random(x, 1), random(weight, 2), random(weight.0, 3)];
+        check(&inputs, |t| {
+            let x = Both::new(&t[0])?;
+            let y = x.grouped_conv2d(&t[1], Some(&t[2]), stride, padding, groups)?;
+            y.plus(&x.grouped_conv2d(&t[1], None, stride, padding, groups)?)
+        });
+    }
+}
+
+/// NaN in a pixel reaches the outputs that see it, and no others.
+#[test]
+fn nan_is_seen_by_its_neighbours() -> Result<()> {
+    let x = random((1, 9, 9, 20), 1);
+    let mut numbers = values(&x);
+    numbers[(4 * 9 + 4) * 20 + 17] = f32::NAN;
+    let x = Value::new(&Tensor::from_vec(numbers, (1, 9, 9, 20), &Device::Cpu)?)?;
+    let y = x.grouped_conv2d(&random((20, 1, 3, 3), 2), None, 1, 1, 20)?;
+    for (i, y) in values(&y.eval()?).into_iter().enumerate() {
+        let near = |at: usize| (3..6).contains(&at);
+        let sees = i % 20 == 17 && near(i / 20 % 9) && near(i / 180);
+        assert_eq!(y.is_nan(), sees, "output {i}");
+    }
+    Ok(())
+}
+
 /// Inputs without padding of which each sum is an odd multiple of 1/64, and never near 0: the product with the first tap
 /// is odd, all others are even. So no rounding decides about ReLU.
 fn odd(x: [usize; 4], outputs: usize, kernel: usize, bias: bool) -> Result<Vec<Tensor>> {

@@ -83,6 +83,46 @@ fn conv2d() {
 }
 
 #[test]
+fn grouped_conv2d() {
+    let x = value(&[1, 4, 5, 6], 1);
+    let check = |expected: &str, w: &[usize], b: Option<usize>, stride, groups| {
+        let b = b.map(|b| random(b, 3));
+        let y = x.grouped_conv2d(&random(w, 2), b.as_ref(), stride, 1, groups);
+        assert_refused(expected, y);
+    };
+    let of = "grouped_conv2d: x has 6 channels, weight has shape";
+    let divide = |groups| format!("expected that {groups} groups divide I and O");
+    let shape = "[4, 2, 3, 3] = (O, I / groups, KH, KW)";
+    check(
+        &format!("{of} {shape}, {}", divide(3)),
+        &[4, 2, 3, 3],
+        None,
+        1,
+        3,
+    );
+    check(
+        &format!("{of} {shape}, {}", divide(0)),
+        &[4, 2, 3, 3],
+        None,
+        1,
+        0,
+    );
+    check(&divide(2), &[4, 2, 3, 3], None, 1, 2);
+    let expected = "grouped_conv2d: weight has shape [6, 1], expected (O, I / groups, KH, KW)";
+    check(expected, &[6, 1], None, 1, 6);
+    let expected = "grouped_conv2d: kernel 7 is larger than x, 4 with padding 1";
+    check(expected, &[6, 1, 7, 7], None, 1, 6);
+    let expected = "grouped_conv2d: kernel 3 and stride 0 must be at least 1";
+    check(expected, &[6, 1, 3, 3], None, 0, 6);
+    let expected =
+        "grouped_conv2d: bias has shape [3], expected [6] for the 6 output channels of weight";
+    check(expected, &[6, 1, 3, 3], Some(3), 1, 6);
+    let wide = random((6, 1, 3, 3), 1).to_dtype(DType::F64).unwrap();
+    let expected = "grouped_conv2d: weight is f64, expected f32";
+    assert_refused(expected, x.grouped_conv2d(&wide, None, 1, 1, 6));
+}
+
+#[test]
 fn images() {
     let x = value(&[2, 3], 1);
     let expected = "flatten: x has shape [2, 3], expected (B, H, W, C)";

@@ -67,6 +67,27 @@ pub fn conv2d() -> impl Strategy<Value = Case> {
     })
 }
 
+/// Half of them have one input in each group, with one output or more; the others have several.
+pub fn grouped_conv2d() -> impl Strategy<Value = Case> {
+    let channels = (1usize..3, 1usize..20, (1usize..4, 1usize..4));
+    let (kernel, more) = ((1usize..5, 1usize..5), (0usize..12, 0usize..12));
+    let window = (kernel, more, (1usize..4, 0usize..6));
+    (channels, window, any::<(bool, bool)>(), 0u64..1000).prop_map(|sizes| {
+        let ((b, groups, (i, o)), ((kh, kw), more, (stride, padding)), flags, seed) = sizes;
+        let (depthwise, with_bias) = flags;
+        let i = if depthwise { 1 } else { i };
+        // the kernel fits into the padded image
+        let size = |kernel: usize, more: usize| (kernel + more).saturating_sub(2 * padding).max(1);
+        let x = (b, size(kh, more.0), size(kw, more.1), i * groups);
+        let mut inputs = vec![random(x, seed), random((o * groups, i, kh, kw), seed + 1)];
+        inputs.extend(with_bias.then(|| random(o * groups, seed + 2)));
+        let network = move |t: &[Tensor]| {
+            Both::new(&t[0])?.grouped_conv2d(&t[1], t.get(2), stride, padding, groups)
+        };
+        Case::new(sizes, inputs, network).smooth_if(true)
+    })
+}
+
 /// 3 × 3 with more than a few channels, which Winograd's algorithm computes: whole panels of 64 and others.
 pub fn conv2d_of_many_channels() -> impl Strategy<Value = Case> {
     let image = (0usize..3, 1usize..15, 1usize..15);

@@ -53,6 +53,27 @@ pub fn conv2d(
     y.reshape(shape)
 }
 
+/// As [`functional::Value::grouped_conv2d`]: each group by itself.
+pub fn grouped_conv2d(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    stride: usize,
+    padding: usize,
+    groups: usize,
+) -> Result<Tensor> {
+    let of_group = |group: usize| {
+        let part = |t: &Tensor, dim: usize| {
+            let len = t.dim(dim)? / groups;
+            t.narrow(dim, group * len, len)?.contiguous()
+        };
+        let bias = bias.map(|bias| part(bias, 0)).transpose()?;
+        let x = part(x, 3)?;
+        conv2d(&x, &part(weight, 0)?, bias.as_ref(), stride, padding)
+    };
+    Tensor::cat(&(0..groups).map(of_group).collect::<Result<Vec<_>>>()?, 3)
+}
+
 /// The result for no examples, of which every input gets a gradient of zeros: candle's product of
 /// no rows would record no graph, and its maximum over none is an error.
 fn no_examples<const N: usize>(

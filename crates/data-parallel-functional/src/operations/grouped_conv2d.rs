@@ -1,0 +1,281 @@
+//! Convolution in groups of channels: that of each channel by itself, a depthwise one, has kernels of its own. The others are
+//! a convolution of each group.
+
+use crate::cpu::buffer::Buffer;
+use crate::cpu::conv::ConvolutionKernel;
+use crate::cpu::depthwise;
+use crate::cpu::gradient::{At, CHUNK, Grad, Pass, put};
+use crate::cpu::im2col::TILE;
+use crate::cpu::sums::column_sums;
+use crate::cpu::threads::for_each_chunk;
+use crate::descriptors::args;
+use crate::descriptors::convolution::Geometry;
+use crate::graph::value::Value;
+use crate::kernel::{Cpu, Kernel, SelfContained};
+use candle_core::{Result, Tensor, bail};
+
+/// Pixels of a task that copies channels.
+const PIXELS: usize = 256;
+
+impl Value {
+    /// Convolution in `groups` groups of channels: (B, H, W, I), `weight` (O, I / groups, KH, KW), `bias` (O,) →
+    /// (B, H', W', O). Each group of outputs sees one group of inputs. With as many groups as inputs it is a depthwise
+    /// convolution. In PyTorch: `F.conv2d(…, groups=groups)`, there in (B, I, H, W).
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use data_parallel_functional::Value;
+    /// let x = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?.reshape((1, 1, 2, 2))?;
+    /// let weight = Tensor::new(&[[1f32, 1.], [10., 0.]], &Device::Cpu)?.reshape((2, 1, 1, 2))?;
+    /// let y = Value::new(&x)?.grouped_conv2d(&weight, None, 1, 0, 2)?;
+    /// assert_eq!(y.eval()?.flatten_all()?.to_vec1::<f32>()?, [4., 20.]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where a tensor is not f32, the sizes do not match, or the kernel is larger than the padded image.
+    pub fn grouped_conv2d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        stride: usize,
+        padding: usize,
+        groups: usize,
+    ) -> Result<Self> {
+        let op = Grouped::new(self.dims(), weight.dims(), bias, [stride, padding, groups])?;
+        let g = &op.group;
+        let dims = [g.batch, g.out_height, g.out_width, g.out_channels * groups];
+        let bias = bias.map(|bias| ("bias", bias));
+        let others: Vec<_> = [("weight", weight)].into_iter().chain(bias).collect();
+        self.self_contained("grouped_conv2d", op, &others, &dims)
+    }
+}
+
+/// Convolutions side by side.
+#[derive(Debug, Clone, Copy)]
+struct Grouped {
+    /// The sizes of one of them.
+    group: Geometry,
+    groups: usize,
+}
+
+impl Grouped {
+    /// From the shapes of x (B, H, W, I) and weight (O, I / groups, KH, KW).
+    fn new(
+        x: &[usize],
+        weight: &[usize],
+        bias: Option<&Tensor>,
+        [stride, padding, groups]: [usize; 3],
+    ) -> Result<Self> {
+        const OP: &str = "grouped_conv2d";
+        let [batch, height, width, inputs] = args::dims4(OP, "(B, H, W, I)", x)?;
+        let &[outputs, channels, kernel_height, kernel_width] = weight else {
+            bail!("{OP}: weight has shape {weight:?}, expected (O, I / groups, KH, KW)")
+        };
+        let are_whole = groups > 0 && inputs == channels * groups && outputs % groups == 0;
+        if !are_whole || inputs == 0 || outputs == 0 {
+            bail!(
+                "{OP}: x has {inputs} channels, weight has shape {weight:?} = (O, I / groups, KH, KW), expected that \
+                 {groups} groups divide I and O"
+            )
+        }
+        if let Some(bias) = bias {
+            args::vector(
+                OP,
+                "bias",
+                bias.dims(),
+                outputs,
+                "output channels of weight",
+            )?;
+        }
+        let group = Geometry {
+            batch,
+            height,
+            width,
+            channels,
+            out_height: args::windows(OP, height, kernel_height, stride, padding)?,
+            out_width: args::windows(OP, width, kernel_width, stride, padding)?,
+            out_channels: outputs / groups,
+            kernel_height,
+            kernel_width,
+            stride,
+            padding,
+        };
+        Ok(Self { group, groups })
+    }
+
+    /// A convolution of each of its outputs' channels by itself, where each group has one input.
+    fn depthwise(&self) -> Option<Geometry> {
+        let channels = self.groups * self.group.out_channels;
+        (self.group.channels == 1).then_some(Geometry {
+            channels,
+            out_channels: channels,
+            ..self.group
+        })
+    }
+
+    /// x with each channel as often as it has outputs, if that is not once.
+    fn repeated(&self, x: &[f32]) -> Option<Buffer> {
+        let times = self.group.out_channels;
+        (times > 1).then(|| {
+            let mut repeated = Buffer::new(x.len() * times);
+            for_each_chunk(&mut repeated, CHUNK * times, |i, to| {
+                for (to, x) in to.chunks_exact_mut(times).zip(&x[i * CHUNK..]) {
+                    to.fill(*x);
+                }
+            });
+            repeated
+        })
+    }
+}
+
+impl SelfContained for Grouped {
+    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
+        Box::new(*self)
+    }
+
+    /// A sum over the kernel's positions, each a matrix product of each group.
+    fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
+        let g = &self.group;
+        let padded = x[0].pad_with_zeros(1, g.padding, g.padding)?;
+        let padded = padded.pad_with_zeros(2, g.padding, g.padding)?;
+        let places = |first: usize, count: usize| {
+            let places = (0..count).map(|i| (first + i * g.stride) as u32);
+            Tensor::from_iter(places, x[0].device())
+        };
+        let pixels = g.batch * g.out_height * g.out_width;
+        let weights = x[1].reshape((self.groups, g.out_channels, g.channels, g.kernel_area()))?;
+        let mut sum: Option<Tensor> = None;
+        for tap in 0..g.kernel_area() {
+            let rows = places(tap / g.kernel_width, g.out_height)?;
+            let columns = places(tap % g.kernel_width, g.out_width)?;
+            let seen = padded.index_select(&rows, 1)?.index_select(&columns, 2)?;
+            let seen = seen
+                .reshape((pixels, self.groups, g.channels))?
+                .transpose(0, 1)?;
+            let weight = weights.narrow(3, tap, 1)?.squeeze(3)?.transpose(1, 2)?;
+            let product = seen.contiguous()?.matmul(&weight.contiguous()?)?;
+            sum = Some(match sum {
+                Some(sum) => (sum + product)?,
+                None => product,
+            });
+        }
+        let Some(sum) = sum else {
+            bail!("grouped_conv2d: a kernel without a position")
+        };
+        let outputs = self.groups * g.out_channels;
+        let y = sum
+            .transpose(0, 1)?
+            .reshape((g.batch, g.out_height, g.out_width, outputs))?;
+        match x.get(2) {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
+    }
+}
+
+impl Kernel<Cpu> for Grouped {
+    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
+        let bias = x.get(2).copied();
+        if let Some(sizes) = self.depthwise() {
+            let repeated = self.repeated(x[0]);
+            let x_of_each = repeated.as_deref().unwrap_or(x[0]);
+            depthwise::forward(&sizes, x_of_each, x[1], bias, y);
+            return Ok(vec![]);
+        }
+        let g = &self.group;
+        let kernel = ConvolutionKernel::new(*g, false);
+        let mut of_group = Buffer::new(y.len() / self.groups);
+        for (group, weight) in x[1].chunks_exact(g.out_channels * g.taps()).enumerate() {
+            let bias = bias.map(|bias| &bias[group * g.out_channels..][..g.out_channels]);
+            let x = self.part(x[0], group, g.channels);
+            kernel.output(&x, weight, bias, &mut of_group);
+            self.put_part(&of_group, group, g.out_channels, y, false);
+        }
+        Ok(vec![])
+    }
+
+    fn backward(&self, _: &Pass, at: At<'_, '_>, dy: Buffer, dx: &mut [Grad]) -> Result<()> {
+        if let Some(sizes) = self.depthwise() {
+            self.depthwise_backward(&sizes, at, &dy, dx);
+            return Ok(());
+        }
+        let g = &self.group;
+        let kernel = ConvolutionKernel::new(*g, false);
+        let size = g.out_channels * g.taps();
+        let mut of_x = Buffer::new(at.x[0].len() / self.groups);
+        let [to_x, to_weight, to_bias @ ..] = dx else {
+            unreachable!("it has an input and a weight")
+        };
+        let mut to_x = to_x.target();
+        let mut to_weight = to_weight.target();
+        for (group, weight) in at.x[1].chunks_exact(size).enumerate() {
+            let dy = self.part(&dy, group, g.out_channels);
+            if let Some((to, add)) = &mut to_x {
+                kernel.backward_x(weight, &dy, &mut of_x, false);
+                self.put_part(&of_x, group, g.channels, to, *add);
+            }
+            if let Some((to, add)) = &mut to_weight {
+                let x = self.part(at.x[0], group, g.channels);
+                kernel.backward_weight(&x, &dy, &mut to[group * size..][..size], *add);
+            }
+        }
+        if let Some(db) = to_bias.first_mut() {
+            let sums = column_sums(&dy, g.out_channels * self.groups, TILE);
+            db.put(sums.into_iter());
+        }
+        Ok(())
+    }
+}
+
+impl Grouped {
+    fn depthwise_backward(&self, g: &Geometry, at: At<'_, '_>, dy: &[f32], dx: &mut [Grad]) {
+        let [to_x, to_parameters @ ..] = dx else {
+            unreachable!("it has an input")
+        };
+        if let Some((to, add)) = to_x.target() {
+            let times = self.group.out_channels;
+            if times == 1 {
+                depthwise::backward_x(g, at.x[1], dy, to, add);
+            } else {
+                let mut of_each = Buffer::new(at.x[0].len() * times);
+                depthwise::backward_x(g, at.x[1], dy, &mut of_each, false);
+                for_each_chunk(to, CHUNK, |i, to| {
+                    let of_each = of_each[i * CHUNK * times..].chunks_exact(times);
+                    put(to, of_each.map(|of_one| of_one.iter().sum()), add);
+                });
+            }
+        }
+        if to_parameters.iter().any(Grad::wanted) {
+            let repeated = self.repeated(at.x[0]);
+            let x = repeated.as_deref().unwrap_or(at.x[0]);
+            let gradients = depthwise::backward_weight(g, x, dy);
+            for (to, gradient) in to_parameters.iter_mut().zip(gradients) {
+                to.put(gradient.into_iter());
+            }
+        }
+    }
+
+    /// The channels of one group, of as many in each.
+    fn part(&self, all: &[f32], group: usize, channels: usize) -> Buffer {
+        let mut part = Buffer::new(all.len() / self.groups);
+        for_each_chunk(&mut part, PIXELS * channels, |i, part| {
+            let all = all[i * PIXELS * channels * self.groups..].chunks(channels * self.groups);
+            for (part, all) in part.chunks_exact_mut(channels).zip(all) {
+                part.copy_from_slice(&all[group * channels..][..channels]);
+            }
+        });
+        part
+    }
+
+    /// The reverse of [`Self::part`]: writes the channels of a group, or adds to them.
+    fn put_part(&self, part: &[f32], group: usize, channels: usize, all: &mut [f32], add: bool) {
+        for_each_chunk(all, PIXELS * channels * self.groups, |i, all| {
+            let part = part[i * PIXELS * channels..].chunks_exact(channels);
+            for (all, part) in all.chunks_exact_mut(channels * self.groups).zip(part) {
+                let all = &mut all[group * channels..][..channels];
+                put(all, part.iter().copied(), add);
+            }
+        });
+    }
+}
