@@ -9,6 +9,7 @@ mod arithmetic;
 pub(crate) mod attention;
 mod broadcast;
 mod cat;
+mod conv_transpose2d;
 mod dropout;
 mod embedding;
 mod gelu;
@@ -19,6 +20,7 @@ pub(crate) mod losses;
 mod recurrent;
 mod rms_norm;
 mod rotary;
+mod upsample;
 
 use crate::graph::compile::computed_by_candle;
 use crate::graph::value::{Source, Value};

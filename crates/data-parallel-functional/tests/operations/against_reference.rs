@@ -38,6 +38,8 @@ tests! {
     conv2d(): 256, TOLERANCE;
     conv2d_of_many_channels(): 32, TOLERANCE;
     grouped_conv2d(): 128, TOLERANCE;
+    conv_transpose2d(): 128, TOLERANCE;
+    upsampling(): 256, TOLERANCE;
     convolution_relu_pooling(0, false): 256, TOLERANCE;
     linear(0): 256, TOLERANCE;
     batch_norm2d(): 256, 1e-4;

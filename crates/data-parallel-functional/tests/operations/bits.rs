@@ -94,6 +94,24 @@ fn grouped_convolutions() -> Vec<Case> {
     cases
 }
 
+/// By Winograd's algorithm and by im2col.
+fn transposed_convolutions() -> Vec<Case> {
+    let mut cases = vec![];
+    for (shape, weight, stride, padding, output_padding) in [
+        ((9, 14, 13, 40), (40, 24, 3, 3), 1, 1, 0),
+        ((9, 14, 15, 32), (32, 24, 3, 3), 2, 1, 1),
+        ((5, 13, 14, 33), (33, 17, 4, 4), 2, 1, 0),
+        ((5, 9, 10, 20), (20, 24, 2, 2), 2, 0, 0),
+    ] {
+        let inputs = [random(shape, 1), random(weight, 2), random(weight.1, 3)];
+        let name = format!("conv_transpose2d {shape:?} {weight:?} {stride} {padding}");
+        cases.push(case(name, &inputs, move |t| {
+            Value::new(&t[0])?.conv_transpose2d(&t[1], Some(&t[2]), stride, padding, output_padding)
+        }));
+    }
+    cases
+}
+
 fn transformers() -> Vec<Case> {
     let shapes = [vec![50, 48], vec![48], vec![48], vec![144, 48]];
     let inputs: Vec<Tensor> = shapes.iter().map(|shape| random(&shape[..], 1)).collect();
@@ -166,10 +184,12 @@ type Operation = fn(&Value) -> Result<Value>;
 
 fn operations_of_one_value() -> Vec<Case> {
     let images = random((7, 9, 11, 20), 1).repeat(9).unwrap();
-    let operations: [(&str, Operation); 15] = [
+    let operations: [(&str, Operation); 17] = [
         ("avg_pool2d", |x| x.avg_pool2d(2, 2)),
         ("max_pool2d", |x| x.max_pool2d(3, 2)),
         ("global_avg_pool2d", Value::global_avg_pool2d),
+        ("upsample_nearest2d", |x| x.upsample_nearest2d(18, 30)),
+        ("upsample_bilinear2d", |x| x.upsample_bilinear2d(18, 30)),
         ("flatten", Value::flatten),
         ("nhwc", Value::nhwc),
         ("relu", Value::relu),
@@ -285,6 +305,7 @@ fn cases() -> Vec<Case> {
     [
         convolutions(),
         grouped_convolutions(),
+        transposed_convolutions(),
         transformers(),
         operations_of_one_value(),
         losses(),

@@ -249,6 +249,11 @@ operations! {
     grouped_conv2d(
         weight: &Tensor, bias: Option<&Tensor>, stride: usize, padding: usize, groups: usize
     ),
+    conv_transpose2d(
+        weight: &Tensor, bias: Option<&Tensor>, stride: usize, padding: usize, output_padding: usize
+    ),
+    upsample_nearest2d(height: usize, width: usize),
+    upsample_bilinear2d(height: usize, width: usize),
     avg_pool2d(kernel: usize, stride: usize),
     max_pool2d(kernel: usize, stride: usize),
     linear(weight: &Tensor, bias: Option<&Tensor>),

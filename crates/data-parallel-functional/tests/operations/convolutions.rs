@@ -108,6 +108,25 @@ fn in_groups() {
     }
 }
 
+/// With a bias, added to gradients that are there: by Winograd's algorithm and by im2col, in several tiles.
+#[test]
+fn transposed() {
+    for (x, weight, stride, padding, output_padding) in [
+        ((3, 9, 10, 40), (40, 24, 3, 3), 1, 1, 0),
+        ((3, 28, 27, 16), (16, 24, 3, 3), 2, 1, 1),
+        ((2, 30, 31, 20), (20, 12, 4, 4), 2, 1, 0),
+        ((0, 5, 5, 8), (8, 3, 3, 3), 2, 1, 1),
+        ((4, 7, 5, 9), (9, 5, 2, 1), 3, 0, 2),
+    ] {
+        let inputs = [random(x, 1), random(weight, 2), random(weight.1, 3)];
+        check(&inputs, |t| {
+            let x = Both::new(&t[0])?;
+            let y = x.conv_transpose2d(&t[1], Some(&t[2]), stride, padding, output_padding)?;
+            y.plus(&x.conv_transpose2d(&t[1], None, stride, padding, output_padding)?)
+        });
+    }
+}
+
 /// NaN in a pixel reaches the outputs that see it, and no others.
 #[test]
 fn nan_is_seen_by_its_neighbours() -> Result<()> {

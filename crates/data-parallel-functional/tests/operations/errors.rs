@@ -123,6 +123,35 @@ fn grouped_conv2d() {
 }
 
 #[test]
+fn conv_transpose2d() {
+    let x = value(&[1, 4, 1, 3], 1);
+    let check = |expected: &str, w: &[usize], [stride, padding, output_padding]: [usize; 3]| {
+        let y = x.conv_transpose2d(&random(w, 2), None, stride, padding, output_padding);
+        assert_refused(expected, y);
+    };
+    let expected = "conv_transpose2d: x has 3 channels, weight [4, 3, 2, 2]; x is (B, H, W, I), weight (I, O, KH, KW)";
+    check(expected, &[4, 3, 2, 2], [1, 0, 0]);
+    let expected = "conv_transpose2d: weight has shape [3, 4], expected (I, O, KH, KW)";
+    check(expected, &[3, 4], [1, 0, 0]);
+    let expected =
+        "conv_transpose2d: kernel 2 must be at least 1, and output_padding 2 smaller than stride 2";
+    check(expected, &[3, 4, 2, 2], [2, 0, 2]);
+    check(
+        "output_padding 0 smaller than stride 0",
+        &[3, 4, 2, 2],
+        [0, 0, 0],
+    );
+    let expected =
+        "conv_transpose2d: 1 pixels of x with kernel 2, stride 1 and padding 1 give no pixel";
+    check(expected, &[3, 4, 2, 2], [1, 1, 0]);
+    let bias = random(3, 1);
+    let y = x.conv_transpose2d(&random((3, 4, 2, 2), 2), Some(&bias), 1, 0, 0);
+    let expected =
+        "conv_transpose2d: bias has shape [3], expected [4] for the 4 output channels of weight";
+    assert_refused(expected, y);
+}
+
+#[test]
 fn images() {
     let x = value(&[2, 3], 1);
     let expected = "flatten: x has shape [2, 3], expected (B, H, W, C)";
@@ -138,7 +167,11 @@ fn images() {
     assert_refused(expected, x.avg_pool2d(3, 1));
     let expected = "max_pool2d: kernel 1 and stride 0 must be at least 1";
     assert_refused(expected, x.max_pool2d(1, 0));
+    let expected = "upsample_nearest2d: from 2 × 2 to 0 × 3 pixels, expected at least one";
+    assert_refused(expected, x.upsample_nearest2d(0, 3));
     let x = value(&[1, 0, 2, 1], 1);
+    let expected = "upsample_bilinear2d: from 0 × 2 to 4 × 4 pixels, expected at least one";
+    assert_refused(expected, x.upsample_bilinear2d(4, 4));
     let expected = "global_avg_pool2d: x has shape [1, 0, 2, 1], expected at least one pixel";
     assert_refused(expected, x.global_avg_pool2d());
 }

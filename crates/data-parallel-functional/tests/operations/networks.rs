@@ -88,6 +88,44 @@ pub fn grouped_conv2d() -> impl Strategy<Value = Case> {
     })
 }
 
+pub fn conv_transpose2d() -> impl Strategy<Value = Case> {
+    let channels = (1usize..4, 1usize..20, 1usize..20);
+    let image = ((1usize..8, 1usize..8), (1usize..5, 1usize..5));
+    let steps = (1usize..4, 0usize..4, 0usize..3);
+    (channels, image, steps, any::<bool>(), 0u64..1000).prop_map(|sizes| {
+        let ((b, i, o), ((h, w), (kh, kw)), steps, with_bias, seed) = sizes;
+        let (stride, padding, output_padding) = steps;
+        // a pixel is left
+        let padding = padding.min((h.min(w) - 1) * stride / 2).min(kh.min(kw) - 1);
+        let output_padding = output_padding.min(stride - 1);
+        let mut inputs = vec![random((b, h, w, i), seed), random((i, o, kh, kw), seed + 1)];
+        inputs.extend(with_bias.then(|| random(o, seed + 2)));
+        let network = move |t: &[Tensor]| {
+            let x = Both::new(&t[0])?;
+            x.conv_transpose2d(&t[1], t.get(2), stride, padding, output_padding)
+        };
+        Case::new(sizes, inputs, network).smooth_if(true)
+    })
+}
+
+/// Larger and smaller images.
+pub fn upsampling() -> impl Strategy<Value = Case> {
+    let dims = (1usize..4, (1usize..9, 1usize..9), 1usize..20);
+    let size = (1usize..25, 1usize..25);
+    (dims, size, any::<bool>(), 0u64..1000).prop_map(|sizes| {
+        let ((b, (h, w), c), (height, width), is_nearest, seed) = sizes;
+        Case::new(sizes, vec![random((b, h, w, c), seed)], move |t| {
+            let x = Both::new(&t[0])?;
+            if is_nearest {
+                x.upsample_nearest2d(height, width)
+            } else {
+                x.upsample_bilinear2d(height, width)
+            }
+        })
+        .smooth_if(true)
+    })
+}
+
 /// 3 × 3 with more than a few channels, which Winograd's algorithm computes: whole panels of 64 and others.
 pub fn conv2d_of_many_channels() -> impl Strategy<Value = Case> {
     let image = (0usize..3, 1usize..15, 1usize..15);

@@ -74,6 +74,98 @@ pub fn grouped_conv2d(
     Tensor::cat(&(0..groups).map(of_group).collect::<Result<Vec<_>>>()?, 3)
 }
 
+/// As [`functional::Value::conv_transpose2d`]: each position of the kernel gives an image of products, with zeros between
+/// its pixels.
+pub fn conv_transpose2d(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    stride: usize,
+    padding: usize,
+    output_padding: usize,
+) -> Result<Tensor> {
+    let (b, h, w, _) = x.dims4()?;
+    let (_, o, kh, kw) = weight.dims4()?;
+    if b == 0 {
+        let size =
+            |n: usize, kernel: usize| (n - 1) * stride + kernel + output_padding - 2 * padding;
+        return no_examples(
+            [Some(x), Some(weight), bias],
+            (0, size(h, kh), size(w, kw), o),
+        );
+    }
+    let mut sum: Option<Tensor> = None;
+    for (ky, kx) in positions((kh, kw)) {
+        let weight = weight.narrow(2, ky, 1)?.narrow(3, kx, 1)?;
+        let weight = weight.reshape((weight.dim(0)?, o))?;
+        let mut product = x.contiguous()?.broadcast_matmul(&weight)?;
+        for (dim, size, before, kernel) in [(1, h, ky, kh), (2, w, kx, kw)] {
+            let pixel = |i: usize| {
+                product
+                    .narrow(dim, i, 1)?
+                    .pad_with_zeros(dim, 0, stride - 1)
+            };
+            product = Tensor::cat(&(0..size).map(pixel).collect::<Result<Vec<_>>>()?, dim)?;
+            product = product.narrow(dim, 0, (size - 1) * stride + 1)?;
+            product = product.pad_with_zeros(dim, before, kernel - 1 - before + output_padding)?;
+            let len = product.dim(dim)? - 2 * padding;
+            product = product.narrow(dim, padding, len)?;
+        }
+        sum = Some(match sum {
+            Some(sum) => (sum + product)?,
+            None => product,
+        });
+    }
+    let y = sum.expect("a kernel has a position");
+    match bias {
+        Some(bias) => y.broadcast_add(bias),
+        None => Ok(y),
+    }
+}
+
+/// An image as a product with the weights of each output along an axis; `weights(output, pixel)` says them.
+fn resampled(
+    x: &Tensor,
+    dim: usize,
+    outputs: usize,
+    weights: impl Fn(usize, usize) -> f64,
+) -> Result<Tensor> {
+    let sources = x.dim(dim)?;
+    let all = (0..outputs).flat_map(|o| (0..sources).map(move |i| (o, i)));
+    let all: Vec<f64> = all.map(|(o, i)| weights(o, i)).collect();
+    let all = Tensor::from_vec(all, (outputs, sources), x.device())?.to_dtype(x.dtype())?;
+    let last = x.transpose(dim, 3)?.contiguous()?;
+    last.broadcast_matmul(&all.t()?.contiguous()?)?
+        .transpose(dim, 3)?
+        .contiguous()
+}
+
+/// As [`functional::Value::upsample_nearest2d`].
+pub fn upsample_nearest2d(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
+    let axis = |x: &Tensor, dim: usize, outputs: usize| {
+        let sources = x.dim(dim)?;
+        let nearest = |output: usize| (output as f32 * (sources as f32 / outputs as f32)) as usize;
+        resampled(x, dim, outputs, |o, i| {
+            f64::from(i == nearest(o).min(sources - 1))
+        })
+    };
+    axis(&axis(x, 1, height)?, 2, width)
+}
+
+/// As [`functional::Value::upsample_bilinear2d`]: a pixel counts as much as it is near, up to a distance of one.
+pub fn upsample_bilinear2d(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
+    let axis = |x: &Tensor, dim: usize, outputs: usize| {
+        let sources = x.dim(dim)?;
+        let scale = sources as f64 / outputs as f64;
+        let place =
+            |output: usize| ((output as f64 + 0.5) * scale - 0.5).clamp(0., (sources - 1) as f64);
+        resampled(x, dim, outputs, |o, i| {
+            (1. - (place(o) - i as f64).abs()).max(0.)
+        })
+    };
+    axis(&axis(x, 1, height)?, 2, width)
+}
+
 /// The result for no examples, of which every input gets a gradient of zeros: candle's product of
 /// no rows would record no graph, and its maximum over none is an error.
 fn no_examples<const N: usize>(
