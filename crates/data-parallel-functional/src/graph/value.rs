@@ -450,6 +450,17 @@ impl Value {
         &self,
         name: &str,
         operation: impl SelfContained + 'static,
+        others: &[(&str, &Tensor)],
+        dims: &[usize],
+    ) -> Result<Self> {
+        self.then(name, Op::SelfContained(Rc::new(operation)), others, dims)
+    }
+
+    /// Such an operation on it and other values.
+    pub(crate) fn self_contained_with(
+        &self,
+        name: &str,
+        operation: impl SelfContained + 'static,
         others: &[(&str, &Self)],
         dims: &[usize],
     ) -> Result<Self> {

@@ -50,7 +50,7 @@ impl Sub for &Value {
 
     fn sub(self, other: Self) -> Result<Value> {
         self.check_same("sub", other)?;
-        self.self_contained("sub", Difference, &[("other", other)], self.dims())
+        self.self_contained_with("sub", Difference, &[("other", other)], self.dims())
     }
 }
 

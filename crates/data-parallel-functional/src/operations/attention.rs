@@ -84,7 +84,7 @@ impl Value {
             mask.check(*batch)?;
         }
         let others = [("key", key), ("value", value)];
-        self.self_contained("attention", kernel, &others, self.dims())
+        self.self_contained_with("attention", kernel, &others, self.dims())
     }
 }
 

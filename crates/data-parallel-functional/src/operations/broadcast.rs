@@ -61,7 +61,7 @@ impl Value {
                     multiplies,
                     repeats,
                 };
-                self.self_contained(name, op, &[("other", other)], self.dims())
+                self.self_contained_with(name, op, &[("other", other)], self.dims())
             }
             None if multiplies => Ok(Self::candle(&[self, other], product, self.dims())),
             None => Ok(Self::candle(&[self, other], sum, self.dims())),

@@ -41,7 +41,7 @@ impl Value {
             rows: values.iter().map(row).collect(),
         };
         let others: Vec<_> = others.iter().map(|value| ("a value", *value)).collect();
-        first.self_contained("cat", cat, &others, &dims)
+        first.self_contained_with("cat", cat, &others, &dims)
     }
 
     /// The `len` entries from `start` on of dimension `dim`: candle's `narrow` and PyTorch's.

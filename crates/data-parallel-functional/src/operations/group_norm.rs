@@ -60,9 +60,7 @@ impl Value {
             groups,
             eps,
         };
-        let weight = Self::new(weight)?;
-        let bias = Self::new(bias)?;
-        let others = [("weight", &weight), ("bias", &bias)];
+        let others = [("weight", weight), ("bias", bias)];
         self.self_contained("group_norm", op, &others, self.dims())
     }
 }

@@ -40,9 +40,7 @@ impl Value {
     pub fn layer_norm_eps(&self, weight: &Tensor, bias: &Tensor, eps: f32) -> Result<Self> {
         args::eps("layer_norm", eps)?;
         let op = LayerNorm::new([self.dims(), weight.dims(), bias.dims()], eps)?;
-        let weight = Self::new(weight)?;
-        let bias = Self::new(bias)?;
-        let others = [("weight", &weight), ("bias", &bias)];
+        let others = [("weight", weight), ("bias", bias)];
         self.self_contained("layer_norm", op, &others, self.dims())
     }
 }

@@ -144,12 +144,7 @@ fn of_examples<E: Element>(x: &Value, targets: &Tensor, examples: usize) -> Resu
         elements: x.dims().iter().product::<usize>() / examples.max(1),
     };
     Value::new(targets)?; // where they are computed from what eval returned, the pass is refused
-    x.self_contained(
-        E::NAME,
-        loss,
-        &[("y", &Value::new(&targets.detach())?)],
-        &[examples],
-    )
+    x.self_contained(E::NAME, loss, &[("y", &targets.detach())], &[examples])
 }
 
 impl Value {

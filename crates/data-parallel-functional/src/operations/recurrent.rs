@@ -99,8 +99,7 @@ impl Value {
             inputs,
             hidden,
         };
-        let values = all.map(Self::new).into_iter().collect::<Result<Vec<_>>>()?;
-        let others: Vec<_> = names.into_iter().zip(&values).collect();
+        let others: Vec<_> = names.into_iter().zip(all).collect();
         self.self_contained(name, op, &others, &[batch, steps, hidden])
     }
 }

@@ -42,7 +42,7 @@ impl Value {
             "features of x",
         )?;
         let op = RmsNorm { features, eps };
-        self.self_contained("rms_norm", op, &[("weight", &Self::new(weight)?)], x)
+        self.self_contained("rms_norm", op, &[("weight", weight)], x)
     }
 }
 

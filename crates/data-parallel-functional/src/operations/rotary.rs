@@ -70,7 +70,7 @@ impl Value {
             half,
             interleaved,
         };
-        self.self_contained(name, op, &[("cos", &cos), ("sin", &sin)], x)
+        self.self_contained_with(name, op, &[("cos", &cos), ("sin", &sin)], x)
     }
 }
 
