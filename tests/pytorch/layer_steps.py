@@ -18,10 +18,13 @@ STEPS, EXAMPLES = 5, 7
 def network():
     net = nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.MaxPool2d(3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(6, 8, 3, stride=2, padding=1),
+        nn.ConvTranspose2d(8, 12, 3, stride=2, padding=1, output_padding=1), nn.Upsample(scale_factor=2),
+        nn.Conv2d(12, 12, 3, stride=2, padding=1, groups=12), nn.Upsample(scale_factor=3, mode="bilinear"),
+        nn.Conv2d(12, 8, 3, groups=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.LayerNorm(8), nn.Linear(8, 10),
     )  # fmt: skip
-    drawn = [p for i in (0, 5, 9) for p in net[i].parameters()]
+    drawn = [p for i in (0, 5, 6, 8, 10, 14) for p in net[i].parameters()]
     for s, p in enumerate(drawn):
         p.data = torch.from_numpy(formula.uniform(tuple(p.shape), s, 0.2))
     return net

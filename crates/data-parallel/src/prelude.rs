@@ -19,9 +19,9 @@ pub use crate::error::Result;
 pub use crate::evaluate::{evaluate, evaluate_accuracy};
 pub use crate::launch::launch;
 pub use crate::layers::{
-    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GlobalAvgPool2d, GroupNorm,
-    Gru, LayerNorm, Linear, Lstm, MaxPool2d, Nhwc, Relu, Relu6, RmsNorm, Sequential, Sigmoid, Silu,
-    Tanh,
+    AvgPool2d, BatchNorm2d, Conv2d, ConvTranspose2d, Dropout, Embedding, Flatten, Gelu,
+    GlobalAvgPool2d, GroupNorm, Gru, LayerNorm, Linear, Lstm, MaxPool2d, Nhwc, Relu, Relu6,
+    RmsNorm, Sequential, Sigmoid, Silu, Tanh, Upsample,
 };
 pub use crate::network_state::{BufferRule, Initializer};
 pub use crate::place::World;

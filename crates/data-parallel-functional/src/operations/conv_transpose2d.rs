@@ -147,13 +147,14 @@ impl SelfContained for Transposed {
         let between = g.stride - 1;
         let spread = x[0]
             .reshape((b, h, 1, w, i))?
-            .pad_with_zeros(2, 0, between)?;
-        let spread = spread.reshape((b, h * g.stride, w, 1, i))?;
-        let spread = spread.pad_with_zeros(3, 0, between)?;
-        let spread = spread.reshape((b, h * g.stride, w * g.stride, i))?;
+            .pad_with_zeros(2, 0, between)?
+            .reshape((b, h * g.stride, w, 1, i))?
+            .pad_with_zeros(3, 0, between)?
+            .reshape((b, h * g.stride, w * g.stride, i))?;
         // more zeros at the end than any position needs
-        let padded = spread.pad_with_zeros(1, g.kernel_height - 1, g.kernel_height + g.height)?;
-        let padded = padded.pad_with_zeros(2, g.kernel_width - 1, g.kernel_width + g.width)?;
+        let padded = spread
+            .pad_with_zeros(1, g.kernel_height - 1, g.kernel_height + g.height)?
+            .pad_with_zeros(2, g.kernel_width - 1, g.kernel_width + g.width)?;
         let mut y = Tensor::zeros(
             (b * g.height * g.width, g.channels),
             x[0].dtype(),

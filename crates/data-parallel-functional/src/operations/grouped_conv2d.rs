@@ -137,8 +137,9 @@ impl SelfContained for Grouped {
     /// A sum over the kernel's positions, each a matrix product of each group.
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let g = &self.group;
-        let padded = x[0].pad_with_zeros(1, g.padding, g.padding)?;
-        let padded = padded.pad_with_zeros(2, g.padding, g.padding)?;
+        let padded = x[0]
+            .pad_with_zeros(1, g.padding, g.padding)?
+            .pad_with_zeros(2, g.padding, g.padding)?;
         let places = |first: usize, count: usize| {
             let places = (0..count).map(|i| (first + i * g.stride) as u32);
             Tensor::from_iter(places, x[0].device())
@@ -149,8 +150,9 @@ impl SelfContained for Grouped {
         for tap in 0..g.kernel_area() {
             let rows = places(tap / g.kernel_width, g.out_height)?;
             let columns = places(tap % g.kernel_width, g.out_width)?;
-            let seen = padded.index_select(&rows, 1)?.index_select(&columns, 2)?;
-            let seen = seen
+            let seen = padded
+                .index_select(&rows, 1)?
+                .index_select(&columns, 2)?
                 .reshape((pixels, self.groups, g.channels))?
                 .transpose(0, 1)?;
             let weight = weights.narrow(3, tap, 1)?.squeeze(3)?.transpose(1, 2)?;

@@ -64,7 +64,7 @@ impl Value {
     }
 }
 
-/// How much of one pixel is in another one.
+/// The part of one pixel that is in another one.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     from: usize,

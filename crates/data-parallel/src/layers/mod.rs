@@ -20,6 +20,7 @@ mod pooling;
 mod recurrent;
 mod sequential;
 mod tokens;
+mod upsampling;
 
 pub use activation::{Flatten, Gelu, Nhwc, Relu, Relu6, Sigmoid, Silu, Tanh};
 pub use batch_norm::BatchNorm2d;
@@ -30,8 +31,9 @@ pub use pooling::{AvgPool2d, GlobalAvgPool2d, MaxPool2d};
 pub use recurrent::{Gru, Lstm};
 pub use sequential::Sequential;
 pub use tokens::Embedding;
+pub use upsampling::{ConvTranspose2d, Upsample};
 
-use candle_core::{Error, Result, Tensor};
+use candle_core::{Error, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 use functional::{Network, Value};
 
@@ -55,8 +57,8 @@ fn of_layer(name: &str, y: Result<Value>) -> Result<Value> {
     })
 }
 
-/// Two-dimensional convolution: (B, H, W, inputs) to (B, H', W', outputs). It has no groups and no dilation; candle's has,
-/// and costs more (`notebooks-md/your-own-project.md`).
+/// Two-dimensional convolution: (B, H, W, inputs) to (B, H', W', outputs). It has no dilation; candle's has, and costs more
+/// (`notebooks-md/your-own-project.md`).
 #[derive(Debug, Clone)]
 pub struct Conv2d {
     name: String,
@@ -64,6 +66,7 @@ pub struct Conv2d {
     bias: Option<Tensor>,
     stride: usize,
     padding: usize,
+    groups: usize,
 }
 
 impl Conv2d {
@@ -107,6 +110,55 @@ impl Conv2d {
         Ok(conv)
     }
 
+    /// A convolution in `groups` groups, with a bias: each group of outputs sees one group of inputs. With as many groups as
+    /// inputs, each channel is convolved by itself: a depthwise convolution.
+    ///
+    /// ```
+    /// # use data_parallel::prelude::*;
+    /// # let (varmap, cpu) = (candle_nn::VarMap::new(), Device::Cpu);
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &cpu);
+    /// let conv = data_parallel::layers::Conv2d::grouped(96, 96, 7, 96, vb)?.padding(3);
+    /// let x = Value::new(&Tensor::zeros((4, 14, 14, 96), DType::F32, &cpu)?)?;
+    /// assert_eq!(conv.forward(&x, true)?.dims(), [4, 14, 14, 96]);
+    /// # candle_core::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where the groups do not divide inputs and outputs.
+    pub fn grouped(
+        inputs: usize,
+        outputs: usize,
+        kernel: usize,
+        groups: usize,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let mut conv = Self::grouped_without_bias(inputs, outputs, kernel, groups, vb.clone())?;
+        let init = evenly(inputs / groups * kernel * kernel);
+        conv.bias = Some(vb.get_with_hints(outputs, "bias", init)?);
+        Ok(conv)
+    }
+
+    /// The same as [`grouped`](Self::grouped), without a bias: in front of a batch norm, which has one.
+    ///
+    /// # Errors
+    /// Where the groups do not divide inputs and outputs.
+    pub fn grouped_without_bias(
+        inputs: usize,
+        outputs: usize,
+        kernel: usize,
+        groups: usize,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        if groups == 0 || !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+            let name = vb.prefix();
+            bail!(
+                "layer {name}: {groups} groups do not divide {inputs} inputs and {outputs} outputs"
+            )
+        }
+        let conv = Self::weight_alone(inputs / groups, outputs, [kernel, kernel], vb)?;
+        Ok(Self { groups, ..conv })
+    }
+
     /// As [`new`](Self::new), without a bias: in front of a batch norm, which has one.
     pub fn without_bias(
         inputs: usize,
@@ -131,6 +183,7 @@ impl Conv2d {
             bias: None,
             stride: 1,
             padding: 0,
+            groups: 1,
         })
     }
 
@@ -147,7 +200,19 @@ impl Conv2d {
 
 impl Network for Conv2d {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
-        let y = x.conv2d(&self.weight, self.bias.as_ref(), self.stride, self.padding);
+        let Self {
+            weight,
+            stride,
+            padding,
+            groups,
+            ..
+        } = self;
+        let bias = self.bias.as_ref();
+        let y = if *groups == 1 {
+            x.conv2d(weight, bias, *stride, *padding)
+        } else {
+            x.grouped_conv2d(weight, bias, *stride, *padding, *groups)
+        };
         of_layer(&self.name, y)
     }
 }

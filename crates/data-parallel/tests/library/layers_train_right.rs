@@ -8,8 +8,8 @@ use data_parallel::functional::{
     Attention, Network, Value, candle, cross_entropy, masked_cross_entropy, squared_error,
 };
 use data_parallel::layers::{
-    AvgPool2d, BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, GroupNorm, Gru, LayerNorm, Linear,
-    Lstm, MaxPool2d, RmsNorm, Sequential,
+    AvgPool2d, BatchNorm2d, Conv2d, ConvTranspose2d, Dropout, GlobalAvgPool2d, GroupNorm, Gru,
+    LayerNorm, Linear, Lstm, MaxPool2d, RmsNorm, Sequential, Upsample,
 };
 use data_parallel::{DataParallel, Initializer, Sgd, Trainer};
 
@@ -537,9 +537,23 @@ fn every_layer(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> 
         .add(|x: &Value, _| x.relu())
         .add(AvgPool2d::new(2))
         .add(Conv2d::new(6, 8, 3, vb.pp("5"))?.stride(2).padding(1))
+        .add(
+            ConvTranspose2d::new(8, 12, 3, vb.pp("6"))?
+                .stride(2)
+                .padding(1)
+                .output_padding(1),
+        )
+        .add(Upsample::nearest(2))
+        .add(
+            Conv2d::grouped(12, 12, 3, 12, vb.pp("8"))?
+                .stride(2)
+                .padding(1),
+        )
+        .add(Upsample::bilinear(3))
+        .add(Conv2d::grouped(12, 8, 3, 2, vb.pp("10"))?)
         .add(GlobalAvgPool2d)
-        .add(LayerNorm::new(8, vb.pp("8"))?)
-        .add(Linear::new(8, 10, vb.pp("9"))?))
+        .add(LayerNorm::new(8, vb.pp("13"))?)
+        .add(Linear::new(8, 10, vb.pp("14"))?))
 }
 
 /// Takes five steps of a network, whose parameters but those of some layers are drawn by the formula, and compares them with
@@ -571,7 +585,7 @@ fn steps_are_pytorchs<N: Network + 'static>(
 #[test]
 fn steps_of_every_layer_are_pytorchs() -> Result<()> {
     let of_images = theirs(include_str!("../../../../tests/pytorch/layers.json"));
-    steps_are_pytorchs(&of_images, &["2", "8"], every_layer)?;
+    steps_are_pytorchs(&of_images, &["2", "13"], every_layer)?;
     let of_sequences = theirs(include_str!("../../../../tests/pytorch/sequences.json"));
     steps_are_pytorchs(&of_sequences, &["group", "rms", "norm"], Rows::new)
 }

@@ -1,4 +1,4 @@
-//! What the outputs of a convolution see along one axis: the rows or the columns of images.
+//! The pixels that outputs of a convolution see along one axis, the rows or the columns of images.
 
 use crate::cpu::vector::VECTOR as STRIP;
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// The image, which has so many floats, in a batch.
+    /// Its image of a batch of images of `floats` floats.
     pub fn image<'a>(&self, batch: &'a [f32], floats: usize) -> &'a [f32] {
         &batch[self.image * floats..][..floats]
     }

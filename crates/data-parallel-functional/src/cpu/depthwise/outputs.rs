@@ -21,7 +21,7 @@ pub(super) struct Kernel {
     pub bias: Buffer,
 }
 
-/// What all tasks share.
+/// Data that all tasks share.
 struct Pass<'a> {
     axes: &'a Axes,
     classes: Vec<Class>,
@@ -107,7 +107,7 @@ struct Run {
     step: usize,
     /// At most [`MOST`].
     count: usize,
-    /// Where what the first tap sees begins, from the tap's own source.
+    /// The first one's distance from the first output of its class, in floats of the source.
     source: usize,
     /// Their products in [`Runs::taps`].
     taps: Range<usize>,

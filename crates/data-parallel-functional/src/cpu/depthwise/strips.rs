@@ -6,7 +6,7 @@ use crate::cpu::vector::{VECTOR as STRIP, load, store};
 use pulp::Simd;
 use std::ops::Range;
 
-/// How the columns of a row lie in its strips.
+/// The order of the columns of a row in its strips.
 pub(super) struct Strips {
     channels: usize,
     /// Columns of the image.

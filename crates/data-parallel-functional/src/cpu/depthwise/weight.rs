@@ -22,7 +22,7 @@ const FEW: usize = 4;
 /// The most of these rows.
 const ROWS: usize = 3;
 
-/// What all tasks share.
+/// Data that all tasks share.
 struct Pass<'a> {
     axes: &'a Axes,
     x: &'a [f32],
@@ -132,14 +132,14 @@ impl<'a> Pass<'a> {
 
 /// Products of a row of dy with taps that are summed together: `count` columns of some rows of the kernel.
 struct Run {
-    /// Where the factors begin.
+    /// The first factor's place.
     dy: usize,
-    /// Where what the first tap sees begins.
+    /// The place that the first tap sees.
     x: usize,
     rows: usize,
     /// At most [`MOST`].
     count: usize,
-    /// Where the sum of the first tap lies.
+    /// The place of the first tap's sum.
     sums: usize,
 }
 
