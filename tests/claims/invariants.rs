@@ -180,18 +180,21 @@ fn the_training_of_concise_is_a_page() -> Result<()> {
 
 /// The names that a program can import from `data-parallel`: those of its root and of its prelude, beside candle's.
 const SURFACE: &str = "
-    AdamW Algorithm AvgPool2d Batch BatchNorm2d BufferRule Checkpoints Conv2d ConvTranspose2d Count DataIter DataParallel Dropout
-    Embedding Epoch Error Examples Flatten Gelu GlobalAvgPool2d Initializer LayerNorm Linear Link MaxPool2d Minibatches Network Nhwc
-    Optimizer Place Processes ReduceOn Relu Replication Result Sequential Sgd Slice Step Trainer Upsample Value World
-    all_examples binary_cross_entropy buffer candle candle_fn check_gradients cross_entropy devices evaluate evaluate_accuracy example_rng
-    launch layers masked_cross_entropy network_fn normal predict prelude rng schedule squared_error uniform";
+    AdamW Algorithm Attention AvgPool2d Batch BatchNorm2d BufferRule Checkpoints Conv2d ConvTranspose2d Count
+    DataIter DataParallel Dropout Embedding Epoch Error Examples Flatten Gelu GlobalAvgPool2d GroupNorm Gru
+    Initializer LayerNorm Linear Link Lstm MaxPool2d Minibatches Network Nhwc Optimizer Place Processes ReduceOn
+    Relu Relu6 Replication Result RmsNorm Sequential Sgd Sigmoid Silu Slice Step Tanh Trainer Upsample Value
+    World
+    all_examples binary_cross_entropy buffer candle candle_fn check_gradients cross_entropy devices evaluate
+    evaluate_accuracy example_rng launch layers masked_cross_entropy network_fn normal predict prelude rng
+    schedule squared_error uniform";
 /// They stand in signatures alone: of `mean_over`, of `World::new`, of a field of `Replication`.
 const IN_SIGNATURES: [&str; 3] = ["Count", "Place", "ReduceOn"];
 
 /// A name is public for ever. So each stands on a page or in an example, and another one is added on purpose.
 fn each_public_name_of_the_library_has_a_page() -> Result<()> {
     let expected: BTreeSet<&str> = SURFACE.split_whitespace().collect();
-    ensure!(expected.len() <= 65, "{} names", expected.len());
+    ensure!(expected.len() <= 74, "{} names", expected.len());
     let of_candle = [
         "DType",
         "Device",

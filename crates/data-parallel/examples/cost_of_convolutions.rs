@@ -1,6 +1,6 @@
-//! What convolutions cost that are no layer of this library, beside those that are: with groups, dilation, a rectangular
-//! kernel, in one dimension, transposed. The page `notebooks-md/your-own-project.md` has the table. The claim
-//! `layers_train_right` compares those that are made of other layers with candle's.
+//! What convolutions cost, in layers of this library and in candle's: with groups, dilation, a rectangular kernel,
+//! transposed. One with dilation is made of another layer. The page `notebooks-md/your-own-project.md` has the table. The claim
+//! `layers_train_right` compares them with candle's.
 //!
 //! `cargo run --release -p data-parallel --example cost_of_convolutions`
 
@@ -48,18 +48,6 @@ pub fn conv2d(vb: VarBuilder<'_>, groups: usize, dilation: usize) -> Result<Sequ
     Ok(in_candle(move |x| x.apply(&conv)))
 }
 
-/// 3 × 3 in two groups: a layer for each half of the channels.
-pub fn two_groups(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
-    let half = inputs / 2;
-    let conv = |name: &str| Conv2d::new(half, outputs / 2, 3, vb.pp(name));
-    let convs = [conv("0")?.padding(1), conv("1")?.padding(1)];
-    let halves = [0, half].map(|first| candle(move |x: &Tensor| x.narrow(3, first, half)));
-    Ok(Sequential::new().add(move |x: &Value, train: bool| {
-        let of = |i: usize| convs[i].forward(&halves[i].forward(x, train)?, train);
-        Value::cat(&[&of(0)?, &of(1)?], 3)
-    }))
-}
-
 /// 3 × 3 with dilation 2, for images with even sides: a layer on four images of half the size, those of the pixels in even
 /// and odd rows and columns.
 pub fn dilated(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
@@ -79,38 +67,16 @@ pub fn dilated(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Sequ
     Ok(Sequential::new().add(apart).add(conv).add(together))
 }
 
-/// A transposed convolution of 2 × 2 with stride 2, as a linear layer: each pixel becomes 2 × 2 others.
-pub fn enlarged(inputs: usize, outputs: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
-    let four = Linear::without_bias(inputs, 4 * outputs, vb.pp("four"))?;
-    let bias = vb.get_with_hints(outputs, "bias", Init::Const(0.0))?;
-    let moved = candle(move |x: &Tensor| {
-        let (b, h, w, _) = x.dims4()?;
-        let squares = x.reshape(&[b, h, w, 2, 2, outputs][..])?;
-        let rows = squares.permute((0, 1, 3, 2, 4, 5))?;
-        rows.reshape((b, 2 * h, 2 * w, outputs))?
-            .broadcast_add(&bias)
-    });
-    Ok(Sequential::new().add(four).add(moved))
+/// 3 × 3 in groups.
+pub fn grouped(vb: VarBuilder<'_>, groups: usize) -> Result<Sequential> {
+    let conv = Conv2d::grouped(CHANNELS, CHANNELS, 3, groups, vb)?;
+    Ok(Sequential::new().add(conv.padding(1)))
 }
 
-/// 3 × 3 of each channel by itself, as a sum of nine products of the moved images.
-pub fn depthwise(channels: usize, vb: VarBuilder<'_>) -> Result<Sequential> {
-    let evenly = Init::Uniform {
-        lo: -1.0 / 3.0,
-        up: 1.0 / 3.0,
-    };
-    let weight = vb.get_with_hints((9, channels), "weight", evenly)?;
-    let bias = vb.get_with_hints(channels, "bias", evenly)?;
-    Ok(Sequential::new().add(candle(move |x: &Tensor| {
-        let (_, h, w, _) = x.dims4()?;
-        let padded = x.pad_with_zeros(1, 1, 1)?.pad_with_zeros(2, 1, 1)?;
-        let mut y = x.zeros_like()?.broadcast_add(&bias)?;
-        for tap in 0..9 {
-            let moved = padded.narrow(1, tap / 3, h)?.narrow(2, tap % 3, w)?;
-            y = (y + moved.broadcast_mul(&weight.get(tap)?)?)?;
-        }
-        Ok(y)
-    })))
+/// Transposed 2 × 2 with stride 2.
+pub fn enlarged(vb: VarBuilder<'_>) -> Result<Sequential> {
+    let conv = ConvTranspose2d::new(CHANNELS, CHANNELS, 2, vb)?;
+    Ok(Sequential::new().add(conv.stride(2)))
 }
 
 /// A kernel of `1 × width` without padding; candle's `conv1d` has a wrong gradient.
@@ -140,13 +106,13 @@ const LAYERS: [(&str, Layer); 14] = [
     }),
     ("candle 3x3", |vb| conv2d(vb, 1, 1)),
     ("candle 3x3, 2 groups", |vb| conv2d(vb, 2, 1)),
-    ("the same as two layers", |vb| {
-        two_groups(CHANNELS, CHANNELS, vb)
-    }),
+    ("layers::Conv2d 3x3, 2 groups", |vb| grouped(vb, 2)),
     ("candle 3x3, a group for each channel", |vb| {
         conv2d(vb, CHANNELS, 1)
     }),
-    ("the same as nine products", |vb| depthwise(CHANNELS, vb)),
+    ("layers::Conv2d 3x3, a group for each channel", |vb| {
+        grouped(vb, CHANNELS)
+    }),
     ("candle 3x3, dilation 2", |vb| conv2d(vb, 1, 2)),
     ("the same as a layer on parts", |vb| {
         dilated(CHANNELS, CHANNELS, vb)
@@ -157,9 +123,7 @@ const LAYERS: [(&str, Layer); 14] = [
     }),
     ("candle 1x7", |vb| one_row(vb, 7)),
     ("candle transposed 2x2, stride 2", transposed),
-    ("the same as a linear layer", |vb| {
-        enlarged(CHANNELS, CHANNELS, vb)
-    }),
+    ("layers::ConvTranspose2d 2x2, stride 2", enlarged),
     ("none again", |_| Ok(Sequential::new())),
 ];
 
@@ -192,7 +156,7 @@ fn main() -> Result<()> {
             none = median;
         }
         let (least, most) = (times[0] - none, times[times.len() - 1] - none);
-        println!("{name:38} {:7.2} ({least:.2} to {most:.2})", median - none);
+        println!("{name:45} {:7.2} ({least:.2} to {most:.2})", median - none);
     }
     Ok(())
 }

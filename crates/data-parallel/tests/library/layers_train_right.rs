@@ -315,63 +315,29 @@ fn a_rectangular_kernel_is_candles() -> Result<()> {
 /// operation, and its gradients.
 #[test]
 fn convolutions_of_other_layers_are_candles() -> Result<()> {
-    use convolutions::{
-        CHANNELS, SIDE, conv2d, depthwise, dilated, enlarged, transposed, two_groups,
-    };
+    use convolutions::{CHANNELS, SIDE, conv2d, dilated, enlarged, grouped, transposed};
 
     /// Builds a layer.
     type Layer = fn(VarBuilder<'_>) -> candle_core::Result<Sequential>;
-    /// The parameters of ours in the shapes of candle's: weight and bias.
-    type AsCandles = fn(&DataParallel) -> candle_core::Result<[Tensor; 2]>;
-    let cases: [(&str, Layer, Layer, AsCandles); 4] = [
-        (
-            "2 groups",
-            |vb| two_groups(CHANNELS, CHANNELS, vb),
-            |vb| conv2d(vb, 2, 1),
-            |net| {
-                let both = |name: &str| {
-                    let half = |i: usize| net.parameter(&format!("{i}.{name}"), 0);
-                    Tensor::cat(&[half(0)?, half(1)?], 0)
-                };
-                Ok([both("weight")?, both("bias")?])
-            },
-        ),
+    let cases: [(&str, Layer, Layer); 4] = [
+        ("2 groups", |vb| grouped(vb, 2), |vb| conv2d(vb, 2, 1)),
         (
             "a group for each channel",
-            |vb| depthwise(CHANNELS, vb),
+            |vb| grouped(vb, CHANNELS),
             |vb| conv2d(vb, CHANNELS, 1),
-            |net| {
-                let taps = net.parameter("weight", 0)?.t()?.contiguous()?;
-                Ok([
-                    taps.reshape((CHANNELS, 1, 3, 3))?,
-                    net.parameter("bias", 0)?,
-                ])
-            },
         ),
         (
             "dilation 2",
             |vb| dilated(CHANNELS, CHANNELS, vb),
             |vb| conv2d(vb, 1, 2),
-            |net| Ok([net.parameter("weight", 0)?, net.parameter("bias", 0)?]),
         ),
-        (
-            "transposed",
-            |vb| enlarged(CHANNELS, CHANNELS, vb),
-            transposed,
-            |net| {
-                let weight = net.parameter("four.weight", 0)?; // the outputs of each of four places
-                let weight = weight.reshape((2, 2, CHANNELS, CHANNELS))?;
-                let weight = weight.permute((3, 2, 0, 1))?.contiguous()?;
-                Ok([weight, net.parameter("bias", 0)?])
-            },
-        ),
+        ("transposed", enlarged, transposed),
     ];
-    for (what, ours, candles, as_candles) in cases {
+    for (what, ours, candles) in cases {
         let build = |layer: Layer| DataParallel::new(&cpus(1), Initializer::Layers, 0, layer);
         let (ours, candles) = (build(ours)?, build(candles)?);
-        let before = as_candles(&ours)?;
-        let state = ["weight", "bias"].map(str::to_owned).into_iter();
-        candles.load_state_dict(&state.zip(before.clone()).collect::<Vec<_>>())?;
+        let before = ours.state_dict()?;
+        candles.load_state_dict(&before)?;
         let x = formula_tensor(1, 1.0, &[2, SIDE, SIDE, CHANNELS])?;
         let y_hat = [ours.forward(&x)?, candles.forward(&x)?];
         let apart = largest_difference(&y_hat[0], &y_hat[1])?;
@@ -381,10 +347,10 @@ fn convolutions_of_other_layers_are_candles() -> Result<()> {
             // the mean is over many elements
             Trainer::new(net, squared_error, Sgd::new(1000.0)).step(&x, &y)?;
         }
-        for (i, name) in ["weight", "bias"].into_iter().enumerate() {
-            let (after, theirs) = (&as_candles(&ours)?[i], candles.parameter(name, 0)?);
-            let moved = largest_difference(after, &before[i])?;
-            let apart = largest_difference(after, &theirs)?;
+        for (name, before) in &before {
+            let after = ours.parameter(name, 0)?;
+            let moved = largest_difference(&after, before)?;
+            let apart = largest_difference(&after, &candles.parameter(name, 0)?)?;
             let close = moved > 0.01 && apart < 1e-4 * moved.max(1.0);
             ensure!(close, "{what}, {name}: {apart} of {moved}");
         }
