@@ -112,3 +112,37 @@ pub fn try_share_cores(threads: Option<usize>, replicas: usize) -> Result<usize>
     }
     Ok(share)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Tensor};
+    use devices::{DeviceKind, devices_of_kind};
+
+    /// candle's copies between replicas on one GPU have no order but that of `on_each`.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_each_call_comes_after_the_work_of_all_devices() -> Result<()> {
+        let n = 1000;
+        let gpus = devices_of_kind(DeviceKind::Cuda, Some(3))?;
+        let zeros = gpus.iter().map(|gpu| Tensor::zeros(n, DType::F32, gpu));
+        let all = zeros.collect::<Result<Vec<_>>>()?;
+        let mut copies = Vec::new();
+        for round in 0..10 {
+            on_each(&gpus, &all, |own| {
+                own.slice_set(&Tensor::full(round as f32, n, own.device())?, 0, 0)
+            })?;
+            copies.push(on_each(&gpus, &gpus, |gpu| {
+                let others = all.iter().filter(|own| !own.device().same_device(gpu));
+                let of_others = others.map(|values| values.to_device(gpu));
+                of_others.collect::<Result<Vec<_>>>()
+            })?);
+        }
+        for (round, copies) in copies.iter().enumerate() {
+            for copy in copies.iter().flatten() {
+                assert_eq!(copy.to_vec1::<f32>()?, vec![round as f32; n]);
+            }
+        }
+        Ok(())
+    }
+}

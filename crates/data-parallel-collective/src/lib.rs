@@ -51,4 +51,4 @@ pub use group::{GroupOptions, Member, group, group_by, group_in};
 pub use order::{Addition, SumOrder};
 pub use peers::connect;
 pub use process_group::ProcessGroup;
-pub use stream::CommunicationStream;
+pub use stream::{CommunicationStream, Taken};

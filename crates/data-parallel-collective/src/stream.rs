@@ -1,10 +1,15 @@
 //! The communication stream of a GPU, beside the stream that computes. With it, gradients are summed while the
 //! backward pass goes on. It knows no member and no sum.
 //!
-//! A tensor moves to it with its memory, without a copy. Events order the two streams. So a sum waits only for what
-//! has written its own tensor, and the computing stream waits for the sum when it gets the tensor back.
+//! A tensor moves to it with its memory, without a copy. A sum waits only for what has written its own tensor, and the
+//! computing stream waits for the sum when it gets the tensor back.
+
+use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor};
+use devices::{WorkSoFar, follow, lock};
+
+use platform::{check_is_whole, exchange_memory, second, without_memory};
 
 /// A second stream on a device. A tensor moves to it and back with its memory, without a copy. On the CPU, this does
 /// nothing.
@@ -14,15 +19,20 @@ use candle_core::{Device, Result, Tensor};
 /// use data_parallel_collective::CommunicationStream;
 /// let stream = CommunicationStream::beside(&Device::Cpu)?;
 /// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
-/// let data = stream.take(Tensor::new(&[1f32, 2.], &Device::Cpu)?)?;
-/// let sum = stream.give_back(member.all_reduce_tensor(&data)?)?;
-/// assert_eq!(sum.to_vec1::<f32>()?, [1., 2.]);
+/// let data = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+/// let written = stream.written()?;
+/// let data = stream.take(data, &written)?; // on another thread
+/// member.all_reduce_tensor(data.tensor())?;
+/// let data = data.give_back()?;
+/// assert_eq!(data.to_vec1::<f32>()?, [1., 2.]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CommunicationStream {
     computes: Device,
     communicates: Device,
+    /// Tensors of this stream that were given back, without their memory: to make one is to allocate.
+    spare: Arc<Mutex<Vec<Tensor>>>,
 }
 
 impl CommunicationStream {
@@ -34,95 +44,228 @@ impl CommunicationStream {
         Ok(Self {
             computes: device.clone(),
             communicates: second(device)?,
+            spare: Arc::default(),
         })
     }
 
-    /// The f32 of `tensor` for work on this stream. Such work comes after what has written them so far. Other tensors
-    /// that share the memory of `tensor` lose it.
+    /// What the computing stream was given until now. The thread that computes calls this where a tensor is complete:
+    /// later, more work would be in the stream, and a sum would wait for it.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn written(&self) -> Result<WorkSoFar> {
+        WorkSoFar::of(&self.computes)
+    }
+
+    /// The f32 of `tensor` for work on this stream, behind the work that has `written` them. Other tensors that share
+    /// the memory of `tensor` lose it.
     ///
     /// # Errors
     /// If `tensor` is not f32, is a part of another tensor, or is not on the device.
-    pub fn take(&self, tensor: Tensor) -> Result<Tensor> {
-        moved(tensor, &self.computes, &self.communicates)
+    pub fn take(&self, tensor: Tensor, written: &WorkSoFar) -> Result<Taken> {
+        let mut all_spare = lock(&self.spare);
+        let of_the_shape = |spare: &Tensor| spare.shape() == tensor.shape();
+        let found = all_spare.iter().position(of_the_shape);
+        let spare = found.map(|at| all_spare.swap_remove(at));
+        drop(all_spare);
+        let here = match spare {
+            Some(here) => here,
+            None => without_memory(&tensor, &self.communicates)?,
+        };
+        check_is_whole(&tensor)?;
+        exchange_memory(&tensor, &here)?;
+        written.comes_before(&self.communicates)?;
+        Ok(Taken {
+            stream: self.clone(),
+            home: tensor,
+            here,
+            is_given_back: false,
+        })
+    }
+}
+
+/// A tensor on a communication stream. If it is not given back, its memory is freed behind the work of that stream.
+#[derive(Debug)]
+pub struct Taken {
+    stream: CommunicationStream,
+    /// The tensor that was taken, without its memory.
+    home: Tensor,
+    here: Tensor,
+    is_given_back: bool,
+}
+
+impl Taken {
+    /// The tensor, for work on the communication stream.
+    pub fn tensor(&self) -> &Tensor {
+        &self.here
     }
 
-    /// The f32 of `tensor` for the stream that computes. Its later work on them comes after the work here so far.
+    /// The tensor for the stream that computes, in the memory that it had. The later work of that stream comes after the
+    /// work of the communication stream so far.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
-    pub fn give_back(&self, tensor: Tensor) -> Result<Tensor> {
-        moved(tensor, &self.communicates, &self.computes)
+    /// If the device fails.
+    pub fn give_back(mut self) -> Result<Tensor> {
+        self.order()?;
+        self.is_given_back = true;
+        exchange_memory(&self.home, &self.here)?;
+        if self.here.device().is_cuda() {
+            lock(&self.stream.spare).push(self.here.clone());
+        }
+        Ok(self.home.clone())
+    }
+
+    fn order(&self) -> Result<()> {
+        follow(&self.stream.communicates, &self.stream.computes)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.is_given_back {
+            let _ = self.order(); // fails only with the GPU
+        }
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn second(device: &Device) -> Result<Device> {
-    Ok(device.clone())
-}
+mod platform {
+    use candle_core::{Device, Result, Tensor};
 
-#[cfg(not(feature = "cuda"))]
-fn moved(tensor: Tensor, _from: &Device, _to: &Device) -> Result<Tensor> {
-    Ok(tensor)
+    pub fn second(device: &Device) -> Result<Device> {
+        Ok(device.clone())
+    }
+
+    pub fn without_memory(tensor: &Tensor, _to: &Device) -> Result<Tensor> {
+        Ok(tensor.clone())
+    }
+
+    pub fn check_is_whole(_: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    pub fn exchange_memory(_: &Tensor, _: &Tensor) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(feature = "cuda")]
-use gpu::{moved, second};
-
-#[cfg(feature = "cuda")]
-mod gpu {
-    use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
-    use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
+#[allow(unsafe_code)]
+mod platform {
+    use candle_core::cuda_backend::CudaStorage;
+    use candle_core::cuda_backend::cudarc::driver::CudaSlice;
     use candle_core::op::BackpropOp;
-    use candle_core::{Device, Layout, Result, Storage, Tensor, bail};
-    use devices::{StorageMut, with_storage_mut};
+    use candle_core::{Device, Result, Storage, Tensor, bail};
+    use devices::{StorageMut, with_storage_mut, without_events};
 
     /// A device with another stream on the same GPU.
     pub fn second(device: &Device) -> Result<Device> {
-        match device {
-            Device::Cuda(gpu) if gpu.is_event_tracking() => {
-                Device::new_cuda_with_stream(gpu.cuda_stream().context().ordinal())
-            }
-            Device::Cuda(_) => {
-                bail!("a second stream needs candle's events, which are turned off for this device")
-            }
-            _ => Ok(device.clone()),
-        }
+        let Device::Cuda(gpu) = device else {
+            return Ok(device.clone());
+        };
+        let number = gpu.cuda_stream().context().ordinal();
+        Ok(without_events(Device::new_cuda_with_stream(number)?))
     }
 
-    /// A tensor of `to` with the memory of `tensor`, which is one of `from`.
-    pub fn moved(tensor: Tensor, from: &Device, to: &Device) -> Result<Tensor> {
-        let (Device::Cuda(from), Device::Cuda(to)) = (from, to) else {
-            return Ok(tensor);
+    /// A tensor of the same shape on `to`, whose memory is one element.
+    pub fn without_memory(tensor: &Tensor, to: &Device) -> Result<Tensor> {
+        let Device::Cuda(gpu) = to else {
+            return Ok(tensor.clone());
         };
-        if tensor.elem_count() == 0 {
-            return Tensor::zeros(tensor.shape(), tensor.dtype(), &Device::Cuda(to.clone()));
-        }
-        let memory = with_storage_mut(&tensor, |memory, layout| match memory {
-            StorageMut::Cuda(storage) => taken(storage, layout, &from.cuda_stream()),
-            StorageMut::Cpu(_) => bail!("expected a tensor on a GPU"),
-        })?;
-        let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(memory, to.clone()));
+        // Safety: nothing reads it before it is exchanged.
+        let memory = unsafe { gpu.alloc::<f32>(1)? };
+        let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(memory, gpu.clone()));
         let none = BackpropOp::none();
         Ok(Tensor::from_storage(storage, tensor.shape(), none, false))
     }
 
-    /// Takes the memory out of a tensor.
-    fn taken(
-        storage: &mut CudaStorage,
-        layout: &Layout,
-        written_on: &CudaStream,
-    ) -> Result<CudaSlice<f32>> {
-        let len = storage.as_cuda_slice::<f32>()?.len();
-        if layout.contiguous_offsets() != Some((0, len)) {
+    /// An error where other elements lie in the memory of `tensor` as well.
+    pub fn check_is_whole(tensor: &Tensor) -> Result<()> {
+        if !tensor.device().is_cuda() || tensor.elem_count() == 0 {
+            return Ok(());
+        }
+        let all = with_floats_of(tensor, |memory| Ok(memory.len()))?;
+        if !tensor.is_contiguous() || all != tensor.elem_count() {
             bail!("a part of a tensor cannot move to another stream")
         }
-        let nothing = CudaStorageSlice::F32(storage.device.alloc_zeros(1)?);
-        let CudaStorageSlice::F32(mut memory) = std::mem::replace(&mut storage.slice, nothing)
-        else {
-            unreachable!("its type was looked at")
-        };
-        // candle's kernels leave no event that they have written: this one is after all of them
-        drop(memory.device_ptr_mut(written_on));
-        Ok(memory)
+        Ok(())
+    }
+
+    pub fn exchange_memory(a: &Tensor, b: &Tensor) -> Result<()> {
+        if !a.device().is_cuda() {
+            return Ok(());
+        }
+        with_floats_of(a, |a| {
+            with_floats_of(b, |b| {
+                std::mem::swap(a, b);
+                Ok(())
+            })
+        })
+    }
+
+    fn with_floats_of<R>(
+        tensor: &Tensor,
+        f: impl FnOnce(&mut CudaSlice<f32>) -> Result<R>,
+    ) -> Result<R> {
+        with_storage_mut(tensor, |memory, _| {
+            let StorageMut::Cuda(storage) = memory else {
+                bail!("expected a tensor on a GPU")
+            };
+            f(storage.as_cuda_slice_mut::<f32>()?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::DType;
+
+    /// Takes `values` to the communication stream, and adds 1 there.
+    fn with_one_more(stream: &CommunicationStream, values: Tensor) -> Result<Taken> {
+        let taken = stream.take(values, &stream.written()?)?;
+        let more = (taken.tensor() + 1.)?;
+        taken.tensor().slice_set(&more, 0, 0)?;
+        Ok(taken)
+    }
+
+    fn each_stream_waits_for_the_other(device: &Device) -> Result<()> {
+        let n = 1000;
+        let stream = CommunicationStream::beside(device)?;
+        let mut values = Tensor::zeros(n, DType::F32, device)?;
+        for round in 0..10 {
+            values.slice_set(&Tensor::full(round as f32, n, device)?, 0, 0)?;
+            values = with_one_more(&stream, values)?.give_back()?;
+            let twice = (&values * 2.)?;
+            assert_eq!(twice.to_vec1::<f32>()?, vec![2. * (round as f32 + 1.); n]);
+            let other = Tensor::zeros(n, DType::F32, device)?;
+            drop(with_one_more(&stream, other)?); // its memory may be that of the next tensor
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_tensor_comes_back_with_its_values() -> Result<()> {
+        each_stream_waits_for_the_other(&Device::Cpu)
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_each_stream_waits_for_the_other() -> Result<()> {
+        let device = Device::new_cuda_with_stream(0)?;
+        each_stream_waits_for_the_other(&devices::without_events(device))
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_a_part_cannot_move() -> Result<()> {
+        let device = devices::without_events(Device::new_cuda_with_stream(0)?);
+        let stream = CommunicationStream::beside(&device)?;
+        let part = Tensor::zeros(8, DType::F32, &device)?.narrow(0, 0, 4)?;
+        let error = stream.take(part, &stream.written()?).unwrap_err();
+        assert!(error.to_string().contains("a part of a tensor"), "{error}");
+        Ok(())
     }
 }

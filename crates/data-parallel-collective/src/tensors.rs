@@ -13,10 +13,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 impl Member {
-    /// The sum of `data` over all members, on the device of `data`. All members get the same bits. Every
-    /// member must call it, with the same number of elements.
-    ///
-    /// On the CPU, the sums of the members may share memory, as after candle's `to_device`.
+    /// Replaces `data` by its sum over all members, in its memory. All members get the same bits. Every member must call
+    /// it, with the same number of elements.
     ///
     /// Copies between GPUs go through the host, unless [`connect`](crate::connect) has made them direct. In a process
     /// group, the members of each process sum first, then the processes. They sum on the host, which takes only f32
@@ -27,25 +25,29 @@ impl Member {
     /// use candle_core::{Device, Tensor};
     /// let mut member = data_parallel_collective::group(1, Default::default()).remove(0);
     /// let data = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
-    /// assert_eq!(member.all_reduce_tensor(&data)?.to_vec1::<f32>()?, [1., 2.]);
+    /// member.all_reduce_tensor(&data)?;
+    /// assert_eq!(data.to_vec1::<f32>()?, [1., 2.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error`]: a member left, had another number of elements or did not arrive in time, or a device
-    /// failed.
-    pub fn all_reduce_tensor(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
+    /// [`Error`]: a member left, had another number of elements or did not arrive in time, a device failed, or the
+    /// tensor is not contiguous. What is in `data` after an error is not defined.
+    pub fn all_reduce_tensor(&mut self, data: &Tensor) -> std::result::Result<(), Error> {
+        if !data.is_contiguous() {
+            return Err(self.fails("a sum takes the place of a contiguous tensor"));
+        }
         if self.group.options.algorithm == Algorithm::Nccl {
             return self.all_reduce_with_nccl(data);
         }
-        let sum = self.sum_of_the_process(data)?;
+        self.sum_of_the_process(data)?;
         let group = self.group.clone();
         let Some(order) = &group.order else {
-            return Ok(sum);
+            return Ok(());
         };
         let rank = self.rank();
         let locals = self.locals;
-        let sums = self.all_gather(sum.clone())?;
+        let sums = self.all_gather(data.clone())?;
         let whole = self.over_all_processes(|processes| {
             let failed = |error: candle_core::Error| device_error(rank, error);
             let values = |own: Range<usize>| sums[own.start].flatten_all()?.to_vec1::<f32>();
@@ -57,17 +59,19 @@ impl Member {
             let mut vectors: Vec<&mut [f32]> = values.iter_mut().map(|v| &mut v[..]).collect();
             processes.all_reduce(&mut vectors, order)?;
             let whole = values.swap_remove(0);
-            Tensor::from_vec(whole, sum.shape(), sum.device()).map_err(failed)
+            Tensor::from_vec(whole, data.elem_count(), data.device()).map_err(failed)
         })?;
-        if locals == 1 {
-            return Ok(whole);
+        self.on_device(|| {
+            let whole = to_device(&whole, data.device())?;
+            put(&[whole], data)
+        })?;
+        if locals > 1 {
+            self.barrier()?;
         }
-        let mine = self.on_device(|| to_device(&whole, data.device()))?;
-        self.barrier()?;
-        Ok(mine)
+        Ok(())
     }
 
-    fn sum_of_the_process(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
+    fn sum_of_the_process(&mut self, data: &Tensor) -> std::result::Result<(), Error> {
         let start = Instant::now();
         let rank = self.local;
         let len = data.elem_count();
@@ -79,35 +83,36 @@ impl Member {
             let all = self.all_gather(mine)?;
             mine = self.on_device(|| round(&schedule, i, rank, &all, data.device()))?;
         }
-        let sum = self.on_device(|| join(&mine, data))?;
         self.over_the_link(&schedule, len, start);
-        // each copy is in order with its source's later work; here all copies have been enqueued
+        // each copy is in order with its source's later work; behind the barrier all copies have been enqueued
         self.barrier()?;
-        Ok(sum)
+        if schedule.rounds.is_empty() {
+            return Ok(());
+        }
+        self.on_device(|| put(&mine, data))
     }
 
     #[cfg(not(feature = "nccl"))]
-    fn all_reduce_with_nccl(&mut self, _: &Tensor) -> std::result::Result<Tensor, Error> {
+    fn all_reduce_with_nccl(&mut self, _: &Tensor) -> std::result::Result<(), Error> {
         Err(self.fails(crate::nccl::NOT_BUILT))
     }
 
     #[cfg(feature = "nccl")]
-    fn all_reduce_with_nccl(&mut self, data: &Tensor) -> std::result::Result<Tensor, Error> {
+    fn all_reduce_with_nccl(&mut self, data: &Tensor) -> std::result::Result<(), Error> {
         let lengths = self.all_gather(data.elem_count())?;
         self.same_in_all_processes(lengths)?;
         if self.nccl.is_none() {
             self.nccl = Some(self.connect_with_nccl(data.device())?);
         }
         if data.elem_count() == 0 {
-            return Ok(data.clone());
+            return Ok(());
         }
         let nccl = self.nccl.as_ref().expect("it was made above");
         let barrier = &self.group.barrier;
-        let sum = nccl.all_reduce(data, barrier).map_err(|e| self.fails(e))?;
+        nccl.all_reduce(data, barrier).map_err(|e| self.fails(e))?;
         // if one has not enqueued it, the GPUs of the others wait until their communicators end
         barrier.wait(self.local, self.deadline().as_ref())?;
-        nccl.watch(data.device()).map_err(|e| self.fails(e))?;
-        Ok(sum)
+        nccl.watch(data.device()).map_err(|e| self.fails(e))
     }
 
     /// Makes this member's communicator, together with all others.
@@ -146,17 +151,12 @@ fn device_error(rank: usize, error: impl Display) -> Error {
     }
 }
 
-/// The chunks of a schedule, each in its own memory: candle copies the whole storage to another device.
-pub(crate) fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
+/// The chunks of a schedule, in the memory of `data`.
+fn cut(data: &Tensor, schedule: &Schedule) -> Result<Vec<Tensor>> {
     let flat = data.flatten_all()?;
     let chunks = (0..schedule.chunks).map(|chunk| {
         let range = schedule.chunk(chunk, data.elem_count());
-        let part = flat.narrow(0, range.start, range.len())?;
-        if range.len() == data.elem_count() || range.is_empty() {
-            Ok(part)
-        } else {
-            part.force_contiguous()
-        }
+        flat.narrow(0, range.start, range.len())
     });
     chunks.collect()
 }
@@ -180,15 +180,15 @@ fn round(
     Ok(mine)
 }
 
-/// The chunks as one tensor of the shape of `data`.
-fn join(chunks: &[Tensor], data: &Tensor) -> Result<Tensor> {
-    let chunks: Vec<&Tensor> = chunks.iter().filter(|chunk| !is_empty(chunk)).collect();
-    let sum = match &chunks[..] {
-        [] => data.clone(),
-        [one] => Tensor::clone(one),
-        many => Tensor::cat(many, 0)?,
-    };
-    sum.reshape(data.shape())
+/// Writes the chunks into `data`, one after the other.
+fn put(chunks: &[Tensor], data: &Tensor) -> Result<()> {
+    let data = data.flatten_all()?;
+    let mut start = 0;
+    for chunk in chunks.iter().filter(|chunk| !is_empty(chunk)) {
+        data.slice_set(chunk, 0, start)?;
+        start += chunk.elem_count();
+    }
+    Ok(())
 }
 
 /// CUDA cannot allocate 0 bytes.

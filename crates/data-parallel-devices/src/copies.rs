@@ -1,13 +1,13 @@
 //! Copies between devices, in order with the other work of both, and waiting for devices.
 //!
-//! candle's events do not order a read of another replica's memory. [`to_device`] does: it orders a copy with the work
-//! that both GPUs were given before, and with the later work of the source's GPU. [`barrier`] holds every stream until
-//! all replicas have read. `.ci/emulate-cuda` detects such data races.
+//! [`to_device`] orders a copy with the work that both GPUs were given before, and with the later work of the source's
+//! GPU. [`barrier`] holds every stream until all replicas have read. `streams` says why candle does neither.
 
 use candle_core::{Device, Result, Tensor, bail};
 
 use crate::gpu_cache::retry_with_empty_cache;
 use crate::names::{on_devices, on_replica};
+use crate::streams::{WorkSoFar, copy, follow, make_current, sends_a_part};
 
 /// Waits until all devices have finished their work, the book's `torch.cuda.synchronize()`. On the CPU it returns at
 /// once.
@@ -33,17 +33,27 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
 /// If a device fails.
 pub fn barrier(devices: &[Device]) -> Result<()> {
     on_devices("barrier", devices, || {
-        let mut gpus = devices.iter().filter(|device| device.is_cuda());
-        gpus.try_for_each(|first| devices.iter().try_for_each(|second| follow(first, second)))
+        let gpus: Vec<&Device> = devices.iter().filter(|device| device.is_cuda()).collect();
+        let [first, others @ ..] = &gpus[..] else {
+            return Ok(());
+        };
+        if others.is_empty() {
+            return Ok(());
+        }
+        // the first waits for all, and the others for the first
+        others.iter().try_for_each(|other| follow(other, first))?;
+        let of_all = WorkSoFar::of(first)?;
+        others
+            .iter()
+            .try_for_each(|other| of_all.comes_before(other))
     })
 }
 
 /// `tensor` on `device`, as candle's `to_device`, in order with the other work of both devices. The copy waits
 /// for the work that the tensor's GPU was given before; the work that it is given later waits for the copy.
 ///
-/// candle's events do not ensure this between GPUs, or between replicas that share a GPU. They record the
-/// result of candle's operation as read, not as written. Of several readers they keep the last one. They do not
-/// record a reader on another GPU: the memory of the tensor may be allocated again during the copy.
+/// candle does not ensure this. Between replicas that share a GPU, its copy may begin before the tensor is written.
+/// Between GPUs, the memory of the tensor may be allocated again during the copy.
 ///
 /// ```
 /// let ones = candle_core::Tensor::new(&[1f32, 1.0], &data_parallel_devices::try_gpu(0))?;
@@ -55,8 +65,9 @@ pub fn barrier(devices: &[Device]) -> Result<()> {
 /// If a device fails.
 pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     follow(tensor.device(), device)?;
-    let copy = retry_with_empty_cache(|| tensor.to_device(device))?;
+    let copy = retry_with_empty_cache(|| copy(tensor, device))?;
     follow(device, tensor.device())?;
+    make_current(device)?; // it was the source's GPU, and not each call of candle's says which one it needs
     Ok(copy)
 }
 
@@ -81,52 +92,91 @@ pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
         if view.elem_count() == 0 {
             bail!("a GPU needs at least 1 example");
         }
-        // candle would send the whole memory
+        if sends_a_part(view, device) {
+            return to_device(view, device);
+        }
         to_device(&retry_with_empty_cache(|| view.force_contiguous())?, device)
     })
-}
-
-/// The work that `second` is given from now on comes after the work that `first` was given so far.
-#[cfg(feature = "cuda")]
-fn follow(first: &Device, second: &Device) -> Result<()> {
-    use candle_core::Error;
-    match (first, second) {
-        (Device::Cuda(first), Device::Cuda(second)) if first.id() != second.id() => {
-            let here = first
-                .cuda_stream()
-                .record_event(None)
-                .map_err(Error::wrap)?;
-            second.cuda_stream().wait(&here).map_err(Error::wrap)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The CPU does one thing after the other.
-#[cfg(not(feature = "cuda"))]
-fn follow(_first: &Device, _second: &Device) -> Result<()> {
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::streams::without_events;
+    use candle_core::DType;
+
+    fn gpu(i: usize) -> Result<Device> {
+        Device::new_cuda_with_stream(i).map(without_events)
+    }
 
     /// Copies the result of candle's operation to another replica on the same GPU, or to another GPU. The next
     /// tensor may get the memory of the result.
     #[test]
     #[ignore = "needs an NVIDIA GPU"]
     fn on_a_gpu_what_is_copied_is_there_until_it_is() -> Result<()> {
-        let gpu = |i| Device::new_cuda_with_stream(i);
         let first = gpu(0)?;
         let n = 1 << 20;
         for second in [gpu(0)?, gpu(1).or_else(|_| gpu(0))?] {
             for i in 0..10 {
-                let ones = Tensor::ones(n, candle_core::DType::F32, &first)?;
+                let ones = Tensor::ones(n, DType::F32, &first)?;
                 let copy = to_device(&(ones * f64::from(i))?, &second)?;
-                Tensor::ones(n, candle_core::DType::F32, &first)?;
+                Tensor::ones(n, DType::F32, &first)?;
                 assert_eq!(copy.to_vec1::<f32>()?, vec![i as f32; n]);
             }
+        }
+        Ok(())
+    }
+
+    /// Of each type that a minibatch may have, a part and a transposed part.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_a_part_is_copied() -> Result<()> {
+        let first = gpu(0)?;
+        for second in [gpu(0)?, gpu(1).or_else(|_| gpu(0))?] {
+            for dtype in [DType::F32, DType::U32, DType::U8, DType::I64] {
+                let all = Tensor::arange(0u32, 24, &first)?.to_dtype(dtype)?;
+                let rows = all.reshape((6, 4))?.narrow(0, 2, 3)?;
+                for part in [rows.clone(), rows.t()?, rows.narrow(1, 1, 2)?] {
+                    for copy in [to_device(&part, &second)?, view_to_device(&part, &second)?] {
+                        let [copy, part] = [&copy, &part].map(|t| t.to_dtype(DType::F32));
+                        assert_eq!(
+                            copy?.to_vec2::<f32>()?,
+                            part?.to_vec2::<f32>()?,
+                            "{dtype:?}"
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// candle's own copies between replicas on one GPU have no order but that of the barriers.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn on_a_gpu_a_barrier_orders_each_device_with_each() -> Result<()> {
+        let n = 1000;
+        let gpus = [gpu(0)?, gpu(0)?, gpu(0)?];
+        let zeros = gpus.each_ref().map(|gpu| Tensor::zeros(n, DType::F32, gpu));
+        let numbers = zeros.into_iter().collect::<Result<Vec<_>>>()?;
+        let mut copies = Vec::new();
+        for round in 0..10 {
+            for own in &numbers {
+                own.slice_set(&Tensor::full(round as f32, n, own.device())?, 0, 0)?;
+            }
+            barrier(&gpus)?;
+            for reader in &gpus {
+                let others = numbers
+                    .iter()
+                    .filter(|own| !own.device().same_device(reader));
+                for own in others {
+                    copies.push((round, own.to_device(reader)?));
+                }
+            }
+            barrier(&gpus)?;
+        }
+        for (round, copy) in copies {
+            assert_eq!(copy.to_vec1::<f32>()?, vec![round as f32; n]);
         }
         Ok(())
     }

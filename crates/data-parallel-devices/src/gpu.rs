@@ -6,6 +6,7 @@ use std::path::Path;
 use candle_core::{DType, Device, Error, Tensor};
 
 use crate::panics::quietly;
+use crate::streams::without_events;
 
 /// Why a GPU cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub(crate) fn open(i: usize) -> Result<Device, NoGpu> {
 /// Loads all that is ever needed: the driver, cuBLAS, cuDNN and compiled kernels. All kernels of a program are compiled
 /// for the same GPUs, so those of candle stand for all.
 fn try_out(i: usize) -> candle_core::Result<Device> {
-    let device = Device::new_cuda_with_stream(i)?;
+    let device = without_events(Device::new_cuda_with_stream(i)?);
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = &device {
         use candle_core::cuda_backend::cudarc::cudnn::Cudnn;

@@ -23,6 +23,7 @@ mod names;
 mod panics;
 mod process;
 mod storage;
+mod streams;
 pub mod threads;
 
 pub use copies::{barrier, synchronize, to_device, view_to_device};
@@ -37,3 +38,4 @@ pub use names::{device_name, device_names, on_devices, on_replica};
 pub use panics::{Panicked, catch_panic, lock, or_panic, quietly};
 pub use process::{Launched, Process, launched};
 pub use storage::{StorageMut, with_storage_mut};
+pub use streams::{WorkSoFar, follow, without_events};

@@ -87,7 +87,6 @@ pub use settings::algorithms::{algorithms, set_algorithms};
 pub use settings::precision::{
     Precision, describe_arithmetic, set_deterministic, set_precision, set_winograd,
 };
-pub use settings::streams::one_stream;
 pub use statistics::Summation;
 
 /// True if the kernels of the CPU were compiled with optimization; without, they take many times as long.

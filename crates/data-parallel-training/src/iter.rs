@@ -421,7 +421,7 @@ impl<X: Batch, Y: Batch> DataIter<X, Y> {
     pub fn on_device(mut self, device: &Device) -> Result<Self> {
         let all: Vec<u32> = (0..self.num_examples as u32).collect();
         let (x, y) = self.examples.minibatch(&all, 1)?;
-        let mut copy = |tensor: &Tensor| tensor.to_device(device);
+        let mut copy = |tensor: &Tensor| devices::to_device(tensor, device);
         self.examples = Arc::new((x.map(&mut copy)?, y.map(&mut copy)?));
         Ok(self)
     }

@@ -19,7 +19,7 @@
 //! | [`sgd`], [`evaluate_accuracy_gpu`] | the book's `d2l.sgd`, `d2l.evaluate_accuracy_gpu` |
 //! | [`Dataset`] | what `d2l.load_data_fashion_mnist` loads |
 //!
-//! What is written `d2l::…` here is the book's `d2l.…` or `torch.…`: `rng`, `normal`, `devices`, `Timer`.
+//! What is written `d2l::…` here is the book's `d2l.…` or `torch.…`: `rng`, `normal`, `devices`, `to_device`, `Timer`.
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use d2l::{Param, backward, evaluate_accuracy_gpu, on_each, sgd, synchronize, view_to_device};
@@ -138,11 +138,11 @@ pub fn replicas(params: &[Tensor], devices: &[Device]) -> Result<Vec<Vec<Param>>
 pub fn allreduce(data: &[Var]) -> Result<()> {
     // detached, as with the book's `torch.no_grad()`: no gradient of the sum is needed
     for i in 1..data.len() {
-        let other = data[i].to_device(data[0].device())?;
+        let other = d2l::to_device(&data[i], data[0].device())?;
         data[0].set(&(data[0].as_detached_tensor() + other)?)?; // data[0][:] += data[i]
     }
     for i in 1..data.len() {
-        data[i].set(&data[0].to_device(data[i].device())?)?; // data[i][:] = data[0]
+        data[i].set(&d2l::to_device(&data[0], data[i].device())?)?; // data[i][:] = data[0]
     }
     Ok(())
 }

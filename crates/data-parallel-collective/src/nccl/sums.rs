@@ -5,13 +5,9 @@
 use super::communicator::{Comm, load};
 use super::watch;
 use crate::barrier::Barrier;
-use candle_core::cuda_backend::CudaStorage;
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaContext, CudaEvent, CudaStream, DevicePtr, DevicePtrMut,
-};
-use candle_core::op::BackpropOp;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DevicePtr};
 use candle_core::{Device, Storage, Tensor, bail};
-use devices::retry_with_empty_cache;
+use devices::WorkSoFar;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -45,8 +41,8 @@ pub(crate) struct Nccl {
     pub(super) comm: Arc<Comm>,
     gpu: Arc<CudaContext>,
     limit: Option<Duration>,
-    /// Takes the events behind the sums to the thread that watches them, if there is a limit.
-    watched: Option<Sender<CudaEvent>>,
+    /// Takes what has to be done to the thread that watches the sums, if there is a limit.
+    watched: Option<Sender<WorkSoFar>>,
 }
 
 impl Nccl {
@@ -75,43 +71,32 @@ impl Nccl {
         })
     }
 
-    /// Enqueues the sum of `data` over all members, which is not empty.
-    pub fn all_reduce(&self, data: &Tensor, barrier: &Barrier) -> candle_core::Result<Tensor> {
+    /// Enqueues the sum of `data` over all members, in its place. It is contiguous and not empty.
+    pub fn all_reduce(&self, data: &Tensor, barrier: &Barrier) -> candle_core::Result<()> {
         let stream = stream_of(data.device()).map_err(candle_core::Error::msg)?;
         let first = self.gpu.ordinal();
         let this = stream.context().ordinal();
         if first != this {
             bail!("the first sum was on GPU {first}, this one is on GPU {this}; use one GPU");
         }
-        let data = retry_with_empty_cache(|| data.contiguous())?;
         let (storage, layout) = data.storage_and_layout();
         let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
         else {
             bail!("NCCL sums contiguous tensors on GPUs")
         };
         let values = storage.as_cuda_slice::<f32>()?.slice(start..end);
-        // Safety: NCCL writes all elements on this stream, before later work on it reads them.
-        let mut sum =
-            retry_with_empty_cache(|| unsafe { storage.device.alloc::<f32>(end - start) })?;
-        {
-            let (from, _reads) = values.device_ptr(&stream);
-            let (to, _writes) = sum.device_ptr_mut(&stream);
-            // Safety: both addresses have that many f32 on the communicator's GPU. candle frees memory in the
-            // order of the stream, so both stay allocated until the sum is done.
-            let begun = unsafe { self.comm.all_reduce(from, to, end - start, &stream) };
-            let done = begun.and_then(|()| self.comm.settle(self.limit, Some(barrier)));
-            done.map_err(candle_core::Error::msg)?;
-        }
-        let sum = Storage::Cuda(CudaStorage::wrap_cuda_slice(sum, storage.device.clone()));
-        let none = BackpropOp::none();
-        Ok(Tensor::from_storage(sum, data.shape(), none, false))
+        let address = values.device_ptr(&stream).0;
+        // Safety: the address has that many f32 on the communicator's GPU, which NCCL reads and writes on the stream of
+        // the tensor. candle frees memory in the order of the stream, so it stays allocated until the sum is done.
+        let begun = unsafe { self.comm.all_reduce(address, address, end - start, &stream) };
+        let done = begun.and_then(|()| self.comm.settle(self.limit, Some(barrier)));
+        done.map_err(candle_core::Error::msg)
     }
 
     /// Watches the sums that `device` was given so far.
     pub fn watch(&self, device: &Device) -> candle_core::Result<()> {
-        if let (Some(watched), Device::Cuda(device)) = (&self.watched, device) {
-            let done = device.cuda_stream().record_event(None);
-            let _ = watched.send(done.map_err(candle_core::Error::wrap)?); // fails if the process ends
+        if let Some(watched) = &self.watched {
+            let _ = watched.send(WorkSoFar::of(device)?); // fails if the process ends
         }
         Ok(())
     }

@@ -7,7 +7,8 @@
 use super::communicator::Comm;
 use crate::barrier::Deadline;
 use crate::end::last_words;
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent};
+use candle_core::cuda_backend::cudarc::driver::CudaContext;
+use devices::WorkSoFar;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
@@ -16,14 +17,14 @@ use std::time::Duration;
 /// Time between two checks of a sum.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Starts the thread for the sums of replica `rank`. It gets the events that a stream reaches when a sum is done, and
+/// Starts the thread for the sums of replica `rank`. It gets the work of a stream that ends with a sum, and
 /// ends when the sender is dropped.
 pub fn start(
     rank: usize,
     comm: &Arc<Comm>,
     gpu: &Arc<CudaContext>,
     limit: Duration,
-) -> std::io::Result<Sender<CudaEvent>> {
+) -> std::io::Result<Sender<WorkSoFar>> {
     let (sums, inbox) = channel();
     let comm = comm.clone();
     let gpu = gpu.clone();
@@ -40,11 +41,11 @@ pub fn start(
         .map(|_| sums)
 }
 
-fn watch(gpu: &CudaContext, sums: &Receiver<CudaEvent>, limit: Duration) -> Result<(), String> {
+fn watch(gpu: &CudaContext, sums: &Receiver<WorkSoFar>, limit: Duration) -> Result<(), String> {
     gpu.bind_to_thread().map_err(|error| error.to_string())?;
     for sum in sums {
         let end = Deadline::after(limit);
-        while !sum.try_is_complete().map_err(|error| error.to_string())? {
+        while !sum.is_done().map_err(|error| error.to_string())? {
             if end.is_over() {
                 return Err(format!("NCCL's sum is not done within {limit:?}"));
             }

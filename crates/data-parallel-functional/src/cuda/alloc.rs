@@ -12,7 +12,7 @@ use candle_core::{Error, Result};
 use devices::lock;
 use std::sync::{Arc, Mutex};
 
-/// Memory with its address, which is asked for once: to ask is to record events.
+/// Memory with its address.
 pub(crate) struct Piece {
     pub memory: CudaSlice<f32>,
     pub address: u64,

@@ -10,7 +10,7 @@ use super::gradient::{At, Cuda, Grad, Pass};
 use super::memory::Block;
 use super::one_channel::OneChannel;
 use super::stream::Stream;
-use super::tensors::{tensor, with_floats, with_memory_of};
+use super::tensors::{memory_of, tensor, with_floats};
 use crate::descriptors::convolution::Geometry;
 use crate::kernel::{Backend, Input, Kernel, Op};
 use crate::memory::bucket::BucketMemory;
@@ -141,14 +141,12 @@ impl Backend for Cuda {
         let BucketMemory::Tensor(tensor) = values else {
             bail!("a bucket of the gradients is not on a GPU")
         };
-        let floats = with_memory_of(tensor, stream, Ok)?;
+        let floats = memory_of(tensor, stream)?;
         let tensor = tensor.clone();
         Ok(Open { tensor, floats })
     }
 
-    /// A reader on another stream waits for what was written until here.
-    fn close(stream: &Arc<Stream>, open: Open) -> Result<BucketMemory> {
-        with_memory_of(&open.tensor, stream, |_| Ok(()))?;
+    fn close(_: &Arc<Stream>, open: Open) -> Result<BucketMemory> {
         Ok(BucketMemory::Tensor(open.tensor))
     }
 

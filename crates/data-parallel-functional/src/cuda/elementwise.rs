@@ -4,7 +4,7 @@ use super::floats::{Element, Floats};
 use super::launch::{Address, THREADS, Table, launch};
 use super::memory::Block;
 use super::stream::Stream;
-use super::tensors::{with_floats, with_memory_of_all};
+use super::tensors::{memory_of, with_floats};
 use candle_core::{Result, Tensor, bail};
 
 /// The most blocks of rows that are summed in parallel.
@@ -36,20 +36,19 @@ pub(crate) fn copy_all(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     let stream = &*Stream::of(first.device().as_cuda_device()?)?;
     let (from, to): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
     with_floats(&from, stream, |from| {
-        with_memory_of_all(&to, stream, |to| {
-            let mut table = Table::new();
-            for (from, to) in from.iter().zip(to) {
-                let threads = to.len.div_ceil(Element::F32.of_16_bytes());
-                table.push([from.address, to.address, to.len as u64], threads);
-            }
-            let Some(grid) = table.grid() else {
-                return Ok(());
-            };
-            stream.with_table(
-                table.numbers,
-                |table| launch!(stream, "copy_all", grid, (THREADS, 1, 1); Address(table)),
-            )
-        })
+        let mut table = Table::new();
+        for (from, to) in from.iter().zip(to) {
+            let to = memory_of(to, stream)?;
+            let threads = to.len.div_ceil(Element::F32.of_16_bytes());
+            table.push([from.address, to.address, to.len as u64], threads);
+        }
+        let Some(grid) = table.grid() else {
+            return Ok(());
+        };
+        stream.with_table(
+            table.numbers,
+            |table| launch!(stream, "copy_all", grid, (THREADS, 1, 1); Address(table)),
+        )
     })
 }
 

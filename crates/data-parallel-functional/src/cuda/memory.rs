@@ -5,7 +5,7 @@ use super::alloc::{Piece, Pool, alloc};
 use super::floats::{Element, Floats};
 use super::stream::Stream;
 use candle_core::Result;
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 
 /// Floats on a GPU; dropped, they go back to where they came from. A later block may have the memory at
 /// once: the stream keeps the order.
@@ -67,18 +67,15 @@ impl Block {
     pub fn into_slice(mut self, stream: &Stream) -> Result<CudaSlice<f32>> {
         let Floats { len, element, .. } = self.floats;
         let is_exact = |piece: &mut Piece| piece.memory.len() == len && element == Element::F32;
-        let mut exact = match self.piece.take_if(is_exact) {
-            Some(piece) => piece.memory,
+        match self.piece.take_if(is_exact) {
+            Some(piece) => Ok(piece.memory),
             None => {
                 let exact = alloc::<f32>(stream.cuda(), len)?;
                 let address = exact.device_ptr(stream.cuda()).0;
                 stream.copy(self.floats, Floats::new(address, len))?;
-                exact
+                Ok(exact)
             }
-        };
-        // records the writes so far as an event: a reader on another stream waits for it
-        drop(exact.device_ptr_mut(stream.cuda()));
-        Ok(exact)
+        }
     }
 }
 

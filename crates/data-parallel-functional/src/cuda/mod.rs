@@ -1,9 +1,8 @@
 //! NVIDIA GPUs: kernels by cuDNN, cuBLAS and a few of our own, all in order on the stream of a replica's device. Each
 //! replica has its own stream, library handles and memory pool.
 //!
-//! Nothing here waits for the GPU, except batch norms that share their statistics. Memory between kernels is used
-//! again without events, because the stream keeps the order. candle's events guard only what goes in and what comes
-//! out.
+//! Nothing here waits for the GPU, except batch norms that share their statistics. Memory is used again without events,
+//! because the stream keeps the order. What goes to another stream is ordered there (`devices::streams`).
 //!
 //! cuDNN computes convolutions in NHWC, cuBLAS matrix products, and own kernels the rest. Small convolutions are not
 //! cuDNN's: those of few channels that are no multiples of 8, such as LeNet's second, are products of cuBLAS

@@ -6,7 +6,7 @@ use super::gradient::{At, Cuda, Grad, Pass};
 use super::launch::{THREADS, launch};
 use super::memory::Block;
 use super::stream::Stream;
-use super::tensors::{with_floats, with_memory_of};
+use super::tensors::{memory_of, with_floats};
 use crate::descriptors::norm::Norm;
 use crate::kernel::Kernel;
 use crate::statistics::{
@@ -72,12 +72,8 @@ impl Norm {
             if let Some(norms) = &pass.norms {
                 norms.note_frozen();
             }
-            return with_memory_of(running_mean, stream, |running_mean| {
-                with_memory_of(running_var, stream, |running_var| {
-                    let name = "norm_running";
-                    launch!(stream, name, elements c; c, running_mean, running_var, eps, mean, inv_std)
-                })
-            });
+            return launch!(stream, "norm_running", elements c; c, memory_of(running_mean, stream)?,
+                memory_of(running_var, stream)?, eps, mean, inv_std);
         }
         if let Some(norms) = &pass.norms {
             return self.write_shared_statistics(&**norms, pass, x, mean, inv_std);
@@ -98,13 +94,9 @@ impl Norm {
             }
         };
         let [running_mean, running_var] = [moved(running_mean)?, moved(running_var)?];
-        with_memory_of(&running_mean, stream, |running_mean| {
-            with_memory_of(&running_var, stream, |running_var| {
-                launch!(stream, name, (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
-                    x, partial, cut.parts, rows, c, eps, momentum, shift, mean, inv_std,
-                    running_mean, running_var)
-            })
-        })?;
+        launch!(stream, name, (c.div_ceil(32) as u32, 1, 1), (32, 32, 1);
+            x, partial, cut.parts, rows, c, eps, momentum, shift, mean, inv_std,
+            memory_of(&running_mean, stream)?, memory_of(&running_var, stream)?)?;
         if pass.keep { count_batch(self) } else { Ok(()) }
     }
 

@@ -5,7 +5,7 @@ use super::floats::Element;
 use super::gradient::Cuda;
 use super::launch::{Address, THREADS, Table, launch};
 use super::stream::Stream;
-use super::tensors::{with_floats, with_memory_of_all};
+use super::tensors::{memory_of, with_floats};
 use crate::kernel::Backend;
 use candle_core::{Result, Tensor};
 use std::ops::Range;
@@ -56,37 +56,35 @@ fn in_groups<const N: usize>(
     };
     let stream = &Cuda::stream(first.param.device(), 0)?;
     let sums: Vec<&Tensor> = slices.iter().map(|slice| slice.sums).collect();
-    let params = slices.iter().map(|slice| slice.param);
-    let written: Vec<&Tensor> = params.chain(first.state).collect();
+    let memory = |tensor| memory_of(tensor, stream);
+    let of_params = slices.iter().map(|slice| memory(slice.param));
+    let params = of_params.collect::<Result<Vec<_>>>()?;
+    let state = first.state.iter().map(memory).collect::<Result<Vec<_>>>()?;
     with_floats(&sums, stream, |sums| {
-        with_memory_of_all(&written, stream, |written| {
-            let (params, state) = written.split_at(slices.len());
-            for group in groups(slices) {
-                let mut table = Table::new();
-                for i in &group {
-                    let first = slices[*i].first;
-                    let range = &slices[*i].range;
-                    for start in (0..range.len()).step_by(OF_AN_ENTRY) {
-                        let len = OF_AN_ENTRY.min(range.len() - start);
-                        let param = params[*i].at(range.start + start, len);
-                        let state = |k: usize| {
-                            let state = state.get(k).map(|all| all.at(first + start, len));
-                            state.map_or(0, |floats| floats.address)
-                        };
-                        let param = param.address;
-                        let sums = sums[*i].at(start, len).address;
-                        let threads = len.div_ceil(Element::F32.of_16_bytes());
-                        table.push([param, sums, state(0), state(1), len as u64], threads);
-                    }
-                }
-                if let Some(grid) = table.grid() {
-                    let numbers = slices[group[0]].numbers;
-                    stream
-                        .with_table(table.numbers, |table| launch(stream, table, grid, numbers))?;
+        for group in groups(slices) {
+            let mut table = Table::new();
+            for i in &group {
+                let first = slices[*i].first;
+                let range = &slices[*i].range;
+                for start in (0..range.len()).step_by(OF_AN_ENTRY) {
+                    let len = OF_AN_ENTRY.min(range.len() - start);
+                    let param = params[*i].at(range.start + start, len);
+                    let state = |k: usize| {
+                        let state = state.get(k).map(|all| all.at(first + start, len));
+                        state.map_or(0, |floats| floats.address)
+                    };
+                    let param = param.address;
+                    let sums = sums[*i].at(start, len).address;
+                    let threads = len.div_ceil(Element::F32.of_16_bytes());
+                    table.push([param, sums, state(0), state(1), len as u64], threads);
                 }
             }
-            Ok(())
-        })
+            if let Some(grid) = table.grid() {
+                let numbers = slices[group[0]].numbers;
+                stream.with_table(table.numbers, |table| launch(stream, table, grid, numbers))?;
+            }
+        }
+        Ok(())
     })
 }
 

@@ -7,7 +7,7 @@ use super::floats::{Element, Floats, Kernel};
 use super::launch::{between, launch};
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr};
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
-use candle_core::{Error, Result, bail};
+use candle_core::{Device, Error, Result, bail};
 use devices::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -65,6 +65,7 @@ impl Stream {
     }
 
     fn new(device: &CudaDevice) -> Result<Self> {
+        devices::without_events(Device::Cuda(device.clone())); // a program may have opened it
         let stream = device.cuda_stream();
         stream.context().bind_to_thread().map_err(Error::wrap)?;
         let stream = Self {

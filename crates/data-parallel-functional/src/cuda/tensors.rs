@@ -3,7 +3,7 @@
 use super::floats::Floats;
 use super::stream::Stream;
 use candle_core::cuda_backend::CudaStorage;
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_core::op::BackpropOp;
 use candle_core::{Layout, Result, Storage, Tensor, bail};
 use devices::{StorageMut, with_storage_mut};
@@ -31,12 +31,8 @@ pub(crate) fn with_floats<R>(
     f(&floats)
 }
 
-/// Calls `f` with the elements of a contiguous tensor, to write.
-pub(crate) fn with_memory_of<R>(
-    tensor: &Tensor,
-    stream: &Stream,
-    f: impl FnOnce(Floats) -> Result<R>,
-) -> Result<R> {
+/// The elements of a contiguous tensor, to write. The stream keeps the order.
+pub(crate) fn memory_of(tensor: &Tensor, stream: &Stream) -> Result<Floats> {
     with_storage_mut(tensor, |memory, layout| {
         let StorageMut::Cuda(storage) = memory else {
             bail!("expected a tensor on a GPU")
@@ -44,34 +40,10 @@ pub(crate) fn with_memory_of<R>(
         if storage.device.id() != stream.device().id() {
             bail!("a tensor is on another device than the operation")
         }
-        let slice = storage.as_cuda_slice_mut::<f32>()?;
-        let len = slice.len();
-        let (address, _written) = slice.device_ptr_mut(stream.cuda());
-        f(elements(address, len, layout)?)
+        let slice = storage.as_cuda_slice::<f32>()?;
+        let address = slice.device_ptr(stream.cuda()).0;
+        elements(address, slice.len(), layout)
     })
-}
-
-/// Calls `f` with the elements of contiguous tensors, to write.
-pub(crate) fn with_memory_of_all<R>(
-    tensors: &[&Tensor],
-    stream: &Stream,
-    f: impl FnOnce(&[Floats]) -> Result<R>,
-) -> Result<R> {
-    fn with<R>(
-        tensors: &[&Tensor],
-        stream: &Stream,
-        mut taken: Vec<Floats>,
-        f: impl FnOnce(&[Floats]) -> Result<R>,
-    ) -> Result<R> {
-        match tensors.split_first() {
-            None => f(&taken),
-            Some((first, others)) => with_memory_of(first, stream, |floats| {
-                taken.push(floats);
-                with(others, stream, taken, f)
-            }),
-        }
-    }
-    with(tensors, stream, Vec::new(), f)
 }
 
 /// The elements of a contiguous tensor in its memory.

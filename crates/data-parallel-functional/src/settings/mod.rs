@@ -1,5 +1,4 @@
-//! Settings of the whole process: precision, algorithms, and streams.
+//! Settings of the whole process: precision and algorithms.
 
 pub(crate) mod algorithms;
 pub(crate) mod precision;
-pub(crate) mod streams;

@@ -551,6 +551,36 @@ fn all_but_a_gib(device: &Device) -> Vec<Tensor> {
     taken
 }
 
+/// A program may open a device with candle alone.
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn on_a_gpu_that_computes_cudarc_records_no_events() {
+    let device = Device::new_cuda_with_stream(0).unwrap();
+    let gpu = device.as_cuda_device().unwrap();
+    assert!(gpu.is_event_tracking());
+    let ones = Tensor::ones(8, DType::F32, &device).unwrap();
+    Value::new(&ones).unwrap().relu().unwrap().eval().unwrap();
+    assert!(!gpu.is_event_tracking());
+}
+
+/// A network may have thousands of tensors, and its replicas threads with small stacks.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn on_a_gpu_a_step_takes_thousands_of_tensors() {
+    let step = || {
+        let gpu = gpu(Precision::F32);
+        let one = |_| Var::ones(4, DType::F32, &gpu.device);
+        let params = (0..3000).map(one).collect::<Result<Vec<_>>>()?;
+        let ones = (0..3000).map(|_| Tensor::ones(4, DType::F32, &gpu.device));
+        let sums = ones.collect::<Result<Vec<_>>>()?;
+        functional::sgd(&params.iter().collect::<Vec<_>>(), &sums, 0.5, 1)?;
+        params[2999].to_vec1::<f32>()
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(step);
+    assert_eq!(thread.unwrap().join().unwrap().unwrap(), [0.5; 4]);
+}
+
 /// A step keeps a third of the memory for the next one. A tensor of candle's and a sum of two replicas get it.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -576,8 +606,8 @@ fn memory_that_is_kept_is_given_back() {
         let device = device.clone();
         std::thread::spawn(move || {
             let ones = Tensor::ones(tenth * 6 / 5, DType::F32, &device)?;
-            let sum = member.all_reduce_tensor(&ones).map_err(Error::wrap)?;
-            sum.ne(2f32)?.max_all()?.to_scalar::<u8>()
+            member.all_reduce_tensor(&ones).map_err(Error::wrap)?;
+            ones.ne(2f32)?.max_all()?.to_scalar::<u8>()
         })
     });
     for differs in sums.collect::<Vec<_>>() {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use candle_core::{Device, Error, Result, Tensor};
 use collective::Member;
-use devices::message;
 use functional::{Bucket, BucketMemory, Summation};
 
 use super::cores::Cores;
@@ -96,12 +95,7 @@ impl Connections {
 
     /// Begins to sum one bucket of gradients.
     pub fn hand_in_bucket(&self, bucket: Bucket) -> Result<()> {
-        self.reducer.buckets().send(bucket).map_err(|unsent| {
-            let index = unsent.0.index;
-            message(format!(
-                "cannot hand in bucket {index}: the reducer has ended"
-            ))
-        })
+        self.reducer.hand_in(bucket)
     }
 
     /// Begins to sum the gradients of a slot, from bucket number `from` on; those before it are dropped. Without a
@@ -140,7 +134,9 @@ impl Connections {
         let mut buckets = Vec::new();
         let mut are_finite = true;
         for _ in slot.gradients.layout() {
-            let Summed { bucket, is_finite } = self.reducer.sum()?;
+            let Summed {
+                bucket, is_finite, ..
+            } = self.reducer.sum()?;
             buckets.push(bucket);
             are_finite &= is_finite;
         }

@@ -6,14 +6,15 @@
 //!
 //! Within a process, gradients on the CPU are summed in shared memory, by default with the algorithm owner
 //! (`collective::Member::all_reduce_finite`). On a GPU a bucket moves to the communication stream with its memory,
-//! without a copy. So a sum waits only for its own bucket, and the optimizer's step for the sums.
+//! without a copy, and its sum comes back in that memory. So a sum waits only for its own bucket, and the optimizer's
+//! step for the sums.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use candle_core::{Device, Result, Tensor};
-use collective::{CommunicationStream, Member};
-use devices::{Context, or_panic, retry_with_empty_cache};
+use collective::{CommunicationStream, Member, Taken};
+use devices::{Context, WorkSoFar, message, or_panic, retry_with_empty_cache};
 use functional::{Bucket, BucketMemory};
 
 use super::receive::receive;
@@ -23,21 +24,31 @@ use crate::replication::ReduceOn;
 /// which they came. Dropped, it leaves the others when it is through with what it was given.
 pub(crate) struct Reducer {
     /// None when it is to end.
-    buckets: Option<Sender<Bucket>>,
+    buckets: Option<Sender<HandedIn>>,
     sums: SumsFrom,
     thread: Option<JoinHandle<()>>,
+    /// None for a replica that is the only one.
+    stream: Option<CommunicationStream>,
 }
 
 /// Where sums come from.
 enum SumsFrom {
     OfAll(Receiver<Result<Summed>>),
     /// The buckets that were handed in.
-    OfOne(Receiver<Bucket>),
+    OfOne(Receiver<HandedIn>),
+}
+
+struct HandedIn {
+    bucket: Bucket,
+    /// The work that has written it.
+    written: Option<WorkSoFar>,
 }
 
 /// A bucket with the sums of all replicas.
 pub(crate) struct Summed {
     pub bucket: Bucket,
+    /// Its values, as long as they are on the communication stream.
+    taken: Option<Taken>,
     /// True if all are known to be finite.
     pub is_finite: bool,
 }
@@ -56,13 +67,15 @@ impl Reducer {
                 buckets: Some(buckets),
                 sums: SumsFrom::OfOne(inbox),
                 thread: None,
+                stream: None,
             });
         }
         let stream = CommunicationStream::beside(device)?;
+        let sums_on = stream.clone();
         let (outbox, sums) = channel();
         let serve = move || {
-            while let Ok(bucket) = receive(&inbox) {
-                let sum = or_panic(|| all_reduce(&mut member, &stream, bucket, reduce_on));
+            while let Ok(handed_in) = receive(&inbox) {
+                let sum = or_panic(|| all_reduce(&mut member, &sums_on, handed_in, reduce_on));
                 let failed = sum.is_err();
                 if outbox.send(sum).is_err() || failed {
                     return;
@@ -78,12 +91,25 @@ impl Reducer {
             buckets: Some(buckets),
             sums: SumsFrom::OfAll(sums),
             thread: Some(thread),
+            stream: Some(stream),
         })
     }
 
-    /// Where buckets are handed in.
-    pub fn buckets(&self) -> Sender<Bucket> {
-        self.buckets.clone().expect("it has not ended")
+    /// Begins to sum a bucket that this thread's work has written.
+    pub fn hand_in(&self, bucket: Bucket) -> Result<()> {
+        let index = bucket.index;
+        // recorded here: when the other thread gets there, more work is in the stream
+        let written = match &self.stream {
+            Some(stream) => Some(stream.written()?),
+            None => None,
+        };
+        let buckets = self.buckets.as_ref().expect("it has not ended");
+        let ended = |_| {
+            message(format!(
+                "cannot hand in bucket {index}: the reducer has ended"
+            ))
+        };
+        buckets.send(HandedIn { bucket, written }).map_err(ended)
     }
 
     /// Leaves the others as [`drop`] does, but does not wait for that: they may be in trouble.
@@ -99,15 +125,19 @@ impl Reducer {
         }
     }
 
-    /// The next sum, in the order in which the buckets were handed in.
+    /// The next sum, in the order in which the buckets were handed in. Later work of this replica comes after it.
     pub fn sum(&self) -> Result<Summed> {
         match &self.sums {
             SumsFrom::OfAll(sums) => {
-                let sum = receive(sums);
-                sum.ok().context(ENDED)?
+                let mut sum = receive(sums).ok().context(ENDED)??;
+                if let Some(taken) = sum.taken.take() {
+                    sum.bucket.values = BucketMemory::Tensor(taken.give_back()?);
+                }
+                Ok(sum)
             }
             SumsFrom::OfOne(buckets) => Ok(Summed {
-                bucket: buckets.recv().ok().context(ENDED)?,
+                bucket: buckets.recv().ok().context(ENDED)?.bucket,
+                taken: None,
                 is_finite: false, // the trainer looks at them with all its threads
             }),
         }
@@ -129,9 +159,11 @@ impl Drop for Reducer {
 fn all_reduce(
     member: &mut Member,
     stream: &CommunicationStream,
-    mut bucket: Bucket,
+    handed_in: HandedIn,
     reduce_on: ReduceOn,
 ) -> Result<Summed> {
+    let mut bucket = handed_in.bucket;
+    let mut taken = None;
     let mut is_finite = false;
     bucket.values = match bucket.values {
         BucketMemory::Floats(floats) => {
@@ -140,19 +172,24 @@ fn all_reduce(
             BucketMemory::Floats(sums)
         }
         BucketMemory::Tensor(tensor) => {
-            let tensor = stream.take(tensor)?;
-            let sum = match reduce_on {
-                ReduceOn::Device => member.all_reduce_tensor(&tensor)?,
+            let written = handed_in.written.expect("this replica is not the only one");
+            let values = taken.insert(stream.take(tensor, &written)?).tensor();
+            match reduce_on {
+                ReduceOn::Device => member.all_reduce_tensor(values)?,
                 ReduceOn::Host => {
-                    let sum = member.all_reduce(tensor.to_vec1()?)?;
+                    let sum = member.all_reduce(values.to_vec1()?)?;
                     retry_with_empty_cache(|| {
-                        Tensor::from_slice(&sum, tensor.shape(), tensor.device())
-                    })?
+                        let sum = Tensor::from_slice(&sum, values.shape(), values.device())?;
+                        values.slice_set(&sum, 0, 0)
+                    })?;
                 }
-            };
-            stream.give_back(tensor)?; // so that its memory is freed after the others have read it
-            BucketMemory::Tensor(stream.give_back(sum)?)
+            }
+            BucketMemory::Floats(Vec::new()) // until they are given back
         }
     };
-    Ok(Summed { bucket, is_finite })
+    Ok(Summed {
+        bucket,
+        taken,
+        is_finite,
+    })
 }

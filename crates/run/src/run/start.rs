@@ -37,9 +37,6 @@ pub(super) fn set_up(
     out_of_memory::run_on(devices);
     functional::set_precision(options.precision);
     functional::set_deterministic(options.deterministic);
-    if devices.len() == 1 && process.of == 1 {
-        functional::one_stream(&devices[0]); // more have a communication stream each
-    }
     let threads = options.threads.or_else(|| process.share_of_cores(k));
     Ok(try_share_cores(threads, devices.len())?)
 }

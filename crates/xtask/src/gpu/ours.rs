@@ -49,9 +49,6 @@ pub fn contend(job: &ContendGpu) -> Result<()> {
     functional::set_precision(job.precision);
     functional::set_deterministic(job.deterministic);
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
-    if let [only] = &devices[..] {
-        functional::one_stream(only); // as a run does
-    }
     with_step(job.network, &devices, |step| run(job, &devices, step))
 }
 
