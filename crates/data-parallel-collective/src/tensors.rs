@@ -63,7 +63,7 @@ impl Member {
         })?;
         self.on_device(|| {
             let whole = to_device(&whole, data.device())?;
-            put(&[whole], data)
+            put(&whole, data, 0)
         })?;
         if locals > 1 {
             self.barrier()?;
@@ -86,10 +86,16 @@ impl Member {
         self.over_the_link(&schedule, len, start);
         // each copy is in order with its source's later work; behind the barrier all copies have been enqueued
         self.barrier()?;
-        if schedule.rounds.is_empty() {
-            return Ok(());
-        }
-        self.on_device(|| put(&mine, data))
+        self.on_device(|| {
+            for (chunk, sum) in mine.iter().enumerate() {
+                let mut sums = schedule.rounds.iter().flatten();
+                let is_new = sums.any(|sum| sum.by == rank && sum.chunk == chunk);
+                if is_new {
+                    put(sum, data, schedule.chunk(chunk, len).start)?;
+                }
+            }
+            Ok(())
+        })
     }
 
     #[cfg(not(feature = "nccl"))]
@@ -180,15 +186,12 @@ fn round(
     Ok(mine)
 }
 
-/// Writes the chunks into `data`, one after the other.
-fn put(chunks: &[Tensor], data: &Tensor) -> Result<()> {
-    let data = data.flatten_all()?;
-    let mut start = 0;
-    for chunk in chunks.iter().filter(|chunk| !is_empty(chunk)) {
-        data.slice_set(chunk, 0, start)?;
-        start += chunk.elem_count();
+/// Writes the elements of `from` into `data`, from number `first` on.
+fn put(from: &Tensor, data: &Tensor, first: usize) -> Result<()> {
+    if is_empty(from) {
+        return Ok(());
     }
-    Ok(())
+    data.flatten_all()?.slice_set(from, 0, first)
 }
 
 /// CUDA cannot allocate 0 bytes.
