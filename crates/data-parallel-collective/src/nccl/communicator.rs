@@ -15,8 +15,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The functions used here exist since NCCL 2.14.
-const OLDEST: c_int = 21_400;
+/// Before NCCL 2.23, ranks of one process may write into each other's buffers, which are in CUDA's memory pools: other GPUs
+/// may have no access to them.
+const OLDEST: c_int = 22_304;
 
 /// Time between two polls of a communicator.
 const POLL: Duration = Duration::from_micros(50);
