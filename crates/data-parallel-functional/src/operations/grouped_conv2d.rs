@@ -1,5 +1,6 @@
-//! Convolution in groups of channels: that of each channel by itself, a depthwise one, has kernels of its own. The others are
-//! a convolution of each group.
+//! Convolution in groups of channels: that of each channel by itself, a depthwise one, has kernels of its own. Where a group
+//! has a few inputs, these kernels compute one input of each group after the other. The others are a convolution of each
+//! group.
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::conv::ConvolutionKernel;
@@ -13,6 +14,9 @@ use crate::descriptors::convolution::Geometry;
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{Result, Tensor, bail};
+
+/// The most inputs of a group that are convolved one after the other.
+const FEW_INPUTS: usize = 4;
 
 /// Pixels of a task that copies channels.
 const PIXELS: usize = 256;
@@ -104,28 +108,39 @@ impl Grouped {
         Ok(Self { group, groups })
     }
 
-    /// A convolution of each of its outputs' channels by itself, where each group has one input.
+    /// Where each group has few inputs: the convolution of each output with one input of its group. Their sum is the result.
     fn depthwise(&self) -> Option<Geometry> {
         let channels = self.groups * self.group.out_channels;
-        (self.group.channels == 1).then_some(Geometry {
+        (self.group.channels <= FEW_INPUTS).then_some(Geometry {
             channels,
             out_channels: channels,
             ..self.group
         })
     }
 
-    /// x with each channel as often as it has outputs, if that is not once.
-    fn repeated(&self, x: &[f32]) -> Option<Buffer> {
-        let times = self.group.out_channels;
-        (times > 1).then(|| {
-            let mut repeated = Buffer::new(x.len() * times);
-            for_each_chunk(&mut repeated, CHUNK * times, |i, to| {
-                for (to, x) in to.chunks_exact_mut(times).zip(&x[i * CHUNK..]) {
-                    to.fill(*x);
+    /// For each output, input `n` of its group; none if that is x itself.
+    fn input_of_each(&self, x: &[f32], n: usize) -> Option<Buffer> {
+        let inputs = self.group.channels;
+        let outputs = self.group.out_channels;
+        (inputs > 1 || outputs > 1).then(|| {
+            let mut of_each = Buffer::new(x.len() / inputs * outputs);
+            for_each_chunk(&mut of_each, CHUNK * outputs, |i, to| {
+                let x = x[i * CHUNK * inputs..].chunks_exact(inputs);
+                for (to, x) in to.chunks_exact_mut(outputs).zip(x) {
+                    to.fill(x[n]);
                 }
             });
-            repeated
+            of_each
         })
+    }
+
+    /// The weights of input `n` of each group, (O, 1, KH, KW).
+    fn weight_of(&self, weight: &[f32], n: usize) -> Vec<f32> {
+        let area = self.group.kernel_area();
+        let of_outputs = weight.chunks_exact(self.group.taps());
+        of_outputs
+            .flat_map(|taps| taps[n * area..][..area].iter().copied())
+            .collect()
     }
 }
 
@@ -180,9 +195,12 @@ impl Kernel<Cpu> for Grouped {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let bias = x.get(2).copied();
         if let Some(sizes) = self.depthwise() {
-            let repeated = self.repeated(x[0]);
-            let x_of_each = repeated.as_deref().unwrap_or(x[0]);
-            depthwise::forward(&sizes, x_of_each, x[1], bias, y);
+            for n in 0..self.group.channels {
+                let of_each = self.input_of_each(x[0], n);
+                let x_of_each = of_each.as_deref().unwrap_or(x[0]);
+                let bias = bias.filter(|_| n == 0);
+                depthwise::forward(&sizes, x_of_each, &self.weight_of(x[1], n), bias, y, n > 0);
+            }
             return Ok(vec![]);
         }
         let g = &self.group;
@@ -235,24 +253,40 @@ impl Grouped {
         let [to_x, to_parameters @ ..] = dx else {
             unreachable!("it has an input")
         };
+        let inputs = self.group.channels;
+        let outputs = self.group.out_channels;
         if let Some((to, add)) = to_x.target() {
-            let times = self.group.out_channels;
-            if times == 1 {
-                depthwise::backward_x(g, at.x[1], dy, to, add);
-            } else {
-                let mut of_each = Buffer::new(at.x[0].len() * times);
-                depthwise::backward_x(g, at.x[1], dy, &mut of_each, false);
-                for_each_chunk(to, CHUNK, |i, to| {
-                    let of_each = of_each[i * CHUNK * times..].chunks_exact(times);
-                    put(to, of_each.map(|of_one| of_one.iter().sum()), add);
+            for n in 0..inputs {
+                let weight = self.weight_of(at.x[1], n);
+                if inputs == 1 && outputs == 1 {
+                    depthwise::backward_x(g, &weight, dy, to, add);
+                    continue;
+                }
+                let mut of_each = Buffer::new(at.x[0].len() / inputs * outputs);
+                depthwise::backward_x(g, &weight, dy, &mut of_each, false);
+                for_each_chunk(to, CHUNK * inputs, |i, to| {
+                    let of_each = of_each[i * CHUNK * outputs..].chunks_exact(outputs);
+                    for (to, of_each) in to.chunks_exact_mut(inputs).zip(of_each) {
+                        put(&mut to[n..=n], [of_each.iter().sum()].into_iter(), add);
+                    }
                 });
             }
         }
         if to_parameters.iter().any(Grad::wanted) {
-            let repeated = self.repeated(at.x[0]);
-            let x = repeated.as_deref().unwrap_or(at.x[0]);
-            let gradients = depthwise::backward_weight(g, x, dy);
-            for (to, gradient) in to_parameters.iter_mut().zip(gradients) {
+            let area = self.group.kernel_area();
+            let mut of_weight = vec![0.; at.x[1].len()];
+            let mut of_bias = vec![];
+            for n in 0..inputs {
+                let of_each = self.input_of_each(at.x[0], n);
+                let x = of_each.as_deref().unwrap_or(at.x[0]);
+                let [dw, db] = depthwise::backward_weight(g, x, dy);
+                let of_outputs = of_weight.chunks_exact_mut(inputs * area);
+                for (to, dw) in of_outputs.zip(dw.chunks_exact(area)) {
+                    to[n * area..][..area].copy_from_slice(dw);
+                }
+                of_bias = db;
+            }
+            for (to, gradient) in to_parameters.iter_mut().zip([of_weight, of_bias]) {
                 to.put(gradient.into_iter());
             }
         }

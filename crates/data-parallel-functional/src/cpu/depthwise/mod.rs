@@ -17,19 +17,20 @@ use crate::descriptors::convolution::Geometry;
 use axis::{Axes, Axis};
 use outputs::{Kernel, compute};
 
-/// y from x (B, H, W, C), `weight` (C, 1, KH, KW) and `bias` (C,).
+/// Writes y from x (B, H, W, C), `weight` (C, 1, KH, KW) and `bias` (C,), or adds to it.
 pub(crate) fn forward(
     g: &Geometry,
     x: &[f32],
     weight: &[f32],
     bias: Option<&[f32]>,
     y: &mut [f32],
+    add: bool,
 ) {
     let kernel = Kernel {
         factors: packed(g, weight, |tap| tap),
         bias: in_strips(bias.unwrap_or_default(), g.channels),
     };
-    compute(&axes(g), x, &kernel, y, false);
+    compute(&axes(g), x, &kernel, y, add);
 }
 
 /// Writes the gradient of x, or adds to it.
