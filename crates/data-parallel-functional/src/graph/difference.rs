@@ -122,7 +122,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor>, T: Fn(&Tensor) -> bool> GradientCheck<'
         if !once.is_finite() {
             return Err(GradientError::Incomparable(NO_NUMBER));
         }
-        if !self.is_brief && changes(once, &weighted)? {
+        if !self.is_brief && changes(once, weighted)? {
             return Err(GradientError::Incomparable(RANDOM));
         }
         let loss = (&y * &weights)?;

@@ -70,7 +70,7 @@ impl Value {
                 "attention: shapes {shapes:?}, expected (B, T, heads·D) and twice (B, S, kv_heads·D)"
             )
         };
-        let fits = how.heads > 0 && width % how.heads == 0 && *width > 0 && *keys > 0;
+        let fits = how.heads > 0 && width.is_multiple_of(how.heads) && *width > 0 && *keys > 0;
         let is_kv = |size: usize| kv_width * how.heads == size * how.kv_heads;
         if !fits || batch != of_key || shapes[1] != shapes[2] || !is_kv(*width) {
             bail!(
@@ -171,7 +171,7 @@ impl AttentionKernel {
     fn of(how: &Attention, tokens: usize, keys: usize, width: usize, packed: bool) -> Result<Self> {
         let heads = how.heads;
         let kv_heads = how.kv_heads;
-        if kv_heads == 0 || heads % kv_heads > 0 {
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             bail!("attention: {kv_heads} heads of keys do not divide {heads} heads of queries")
         }
         if how.causal && tokens != keys {

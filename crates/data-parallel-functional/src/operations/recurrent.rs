@@ -196,15 +196,14 @@ impl Step<'_> {
     fn lstm(&self, kept: &mut [f32], to: &mut [f32]) {
         let h = to.len();
         let (gates, cell) = kept.split_at_mut(4 * h);
-        for k in 0..2 * h {
-            gates[k] = sigmoid(self.gate(k));
+        for (k, gate) in gates.iter_mut().enumerate() {
+            *gate = self.gate(k);
         }
-        for k in 2 * h..3 * h {
-            gates[k] = tanh(self.gate(k));
-        }
-        for k in 3 * h..4 * h {
-            gates[k] = sigmoid(self.gate(k));
-        }
+        let (sigmoids, others) = gates.split_at_mut(2 * h);
+        let (new, output) = others.split_at_mut(h);
+        sigmoids.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
+        new.iter_mut().for_each(|gate| *gate = tanh(*gate));
+        output.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
         for k in 0..h {
             cell[k] = gates[h + k] * self.cell[k] + gates[k] * gates[2 * h + k];
             to[k] = gates[3 * h + k] * tanh(cell[k]);
@@ -216,8 +215,8 @@ impl Step<'_> {
     fn gru(&self, kept: &mut [f32], to: &mut [f32]) {
         let h = to.len();
         let (gates, of_hidden) = kept.split_at_mut(3 * h);
-        for k in 0..2 * h {
-            gates[k] = sigmoid(self.gate(k));
+        for (k, gate) in gates[..2 * h].iter_mut().enumerate() {
+            *gate = sigmoid(self.gate(k));
         }
         for k in 0..h {
             let n = 2 * h + k;
@@ -282,9 +281,9 @@ impl StepBack<'_> {
             to.of_input[2 * h + k] = d_new;
             to.hidden[k] = d_hidden * z;
         }
-        to.of_hidden[..2 * h].copy_from_slice(&to.of_input[..2 * h]);
-        for k in 0..h {
-            to.of_hidden[2 * h + k] = to.of_input[2 * h + k] * gates[k];
+        to.of_hidden.copy_from_slice(to.of_input);
+        for (d, reset) in to.of_hidden[2 * h..].iter_mut().zip(gates) {
+            *d *= reset;
         }
     }
 }
