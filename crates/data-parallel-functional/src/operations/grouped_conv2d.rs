@@ -108,7 +108,7 @@ impl Grouped {
         Ok(Self { group, groups })
     }
 
-    /// Where each group has few inputs: the convolution of each output with one input of its group. Their sum is the result.
+    /// The convolution of each output with one input of its group, if these are few. Their sum is the result.
     fn depthwise(&self) -> Option<Geometry> {
         let channels = self.groups * self.group.out_channels;
         (self.group.channels <= FEW_INPUTS).then_some(Geometry {
