@@ -15,9 +15,8 @@
 //! [`super::watch`] looks at the numbers of each minibatch.
 
 use super::checked::{Call, Found, note_variable};
-use super::difference::{
-    self, Direction, GradientCheck, GradientError, NO_NUMBER, RANDOM, TOLERANCE,
-};
+use super::difference::{self, Direction, GradientCheck, NO_NUMBER, RANDOM, TOLERANCE};
+use super::gradient_error::GradientError;
 use super::value::Value;
 use super::variables::Variables;
 use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, said, with};

@@ -22,6 +22,7 @@ pub(crate) mod compile;
 pub(crate) mod difference;
 mod eval;
 pub(crate) mod gather;
+pub(crate) mod gradient_error;
 pub(crate) mod gradients;
 pub(crate) mod network;
 pub(crate) mod tape;

@@ -568,12 +568,12 @@ impl Value {
         self.with(name, op, &others, dims)
     }
 
-    /// As `then`, with values.
+    /// This operation on it and other values.
     fn with(&self, name: &str, op: Op, others: &[(&str, &Self)], dims: &[usize]) -> Result<Self> {
         self.check(name, others)?;
-        let inputs = [self].into_iter().chain(others.iter().map(|(_, x)| *x));
-        let inputs = inputs.cloned().collect();
-        Ok(self.node(Source::Op(op, inputs), dims))
+        let others = others.iter().map(|(_, x)| *x);
+        let inputs = [self].into_iter().chain(others).cloned();
+        Ok(self.node(Source::Op(op, inputs.collect()), dims))
     }
 
     pub(super) fn node(&self, source: Source, dims: &[usize]) -> Self {

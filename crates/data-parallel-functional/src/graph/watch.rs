@@ -10,7 +10,8 @@
 //!   gradient is computed once more on numbers of which no two are equal, a few roundings away: there `max` gives the
 //!   whole gradient to one number, and here to each. Zeros stay, because most come from a ReLU, which has no gradient there.
 
-use super::difference::{Direction, GradientCheck, GradientError, NO_NUMBER, TOLERANCE};
+use super::difference::{Direction, GradientCheck, NO_NUMBER, TOLERANCE};
+use super::gradient_error::GradientError;
 use super::variables::Variables;
 use crate::kernel::{Function, Observer};
 use candle_core::{DType, Error, Result, Tensor, Var, bail};

@@ -95,7 +95,7 @@ fn not_packed(x: &[usize], heads: usize) -> Error {
     ))
 }
 
-/// How attention is computed: in how many heads, and what each token sees.
+/// The settings of attention: the number of heads, and the keys that each token sees.
 #[derive(Debug, Clone)]
 pub struct Attention {
     heads: usize,
@@ -131,7 +131,7 @@ impl Attention {
         }
     }
 
-    /// What scores are multiplied by, instead of 1 / √D.
+    /// The factor of all scores, instead of 1 / √D.
     pub fn scale(self, scale: f32) -> Self {
         Self {
             scale: Some(scale),
@@ -224,7 +224,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Where a head begins in a row of queries (0), keys (1) or values (2).
+    /// The first element of a head in a row of queries (0), keys (1) or values (2).
     fn head(&self, part: usize, head: usize) -> usize {
         let of_queries = self.heads / self.kv_heads;
         let head = if part == 0 { head } else { head / of_queries };
@@ -285,8 +285,7 @@ impl SelfContained for AttentionKernel {
             let of_part = x[input].narrow(2, first, heads * size)?.contiguous()?;
             let by_head = of_part
                 .reshape((batch, rows, heads, size))?
-                .transpose(1, 2)?;
-            let by_head = by_head
+                .transpose(1, 2)?
                 .contiguous()?
                 .reshape((batch, heads, 1, rows * size))?;
             let repeated = if part == 0 { 1 } else { each };

@@ -164,7 +164,7 @@ impl SelfContained for Broadcast {
     }
 }
 
-/// What the smaller value has for a part of x.
+/// The smaller value for a part of x.
 enum Part<'a> {
     /// A number for each element.
     Row(&'a [f32]),

@@ -85,8 +85,9 @@ impl SelfContained for GroupNorm {
         let mean = |x: &Tensor| x.mean_keepdim((1, 3));
         let centered = grouped.broadcast_sub(&mean(&grouped)?)?;
         let variance = (mean(&centered.sqr()?)? + f64::from(self.eps))?;
-        let y = centered.broadcast_div(&variance.sqrt()?)?;
-        let y = y.reshape(x[0].shape())?;
+        let y = centered
+            .broadcast_div(&variance.sqrt()?)?
+            .reshape(x[0].shape())?;
         y.broadcast_mul(&x[1])?.broadcast_add(&x[2])
     }
 }

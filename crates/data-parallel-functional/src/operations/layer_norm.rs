@@ -33,7 +33,7 @@ impl Value {
         self.layer_norm_eps(weight, bias, EPS)
     }
 
-    /// As [`layer_norm`](Self::layer_norm), with another number than 1e-5 under the root, such as 1e-12 for BERT.
+    /// [`layer_norm`](Self::layer_norm) with another number than 1e-5 under the root, such as 1e-12 for BERT.
     ///
     /// # Errors
     /// As [`layer_norm`](Self::layer_norm); or where `eps` is negative or no finite number.

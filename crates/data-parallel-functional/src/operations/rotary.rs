@@ -28,7 +28,7 @@ impl Value {
         self.rotated("rotary", heads, [cos, sin], false)
     }
 
-    /// As [`rotary`](Self::rotary), of number 2·i with number 2·i + 1: the order of the paper, of Llama's own weights, and
+    /// The same rotation of number 2·i with number 2·i + 1: the order of the paper, of Llama's own weights, and
     /// candle's `rope_i`.
     ///
     /// # Errors
@@ -100,8 +100,8 @@ impl SelfContained for Rotary {
         let by_pair = x[0].reshape(((), self.tokens, self.heads, pairs.0, pairs.1))?;
         let part = |i: usize| by_pair.narrow(axis, i, 1)?.squeeze(axis);
         let [a, b] = [part(0)?, part(1)?];
-        let [cos, sin] = [&x[1], &x[2]].map(|angles| angles.reshape((self.tokens, 1, half)));
-        let (cos, sin) = (cos?, sin?);
+        let cos = x[1].reshape((self.tokens, 1, half))?;
+        let sin = x[2].reshape((self.tokens, 1, half))?;
         let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
         let second = (a.broadcast_mul(&sin)? + b.broadcast_mul(&cos)?)?;
         Tensor::stack(&[first, second], axis)?.reshape(x[0].shape())
@@ -126,14 +126,14 @@ impl Rotary {
                     for head in token.chunks_exact_mut(2 * half) {
                         if self.interleaved {
                             for ((pair, cos), sin) in head.chunks_exact_mut(2).zip(cos).zip(sin) {
-                                let (a, b) = (pair[0], pair[1]);
+                                let [a, b] = [pair[0], pair[1]];
                                 pair[0] = a * cos - b * (sign * sin);
                                 pair[1] = a * (sign * sin) + b * cos;
                             }
                         } else {
                             let (left, right) = head.split_at_mut(half);
                             for k in 0..half {
-                                let (a, b) = (left[k], right[k]);
+                                let [a, b] = [left[k], right[k]];
                                 left[k] = a * cos[k] - b * (sign * sin[k]);
                                 right[k] = a * (sign * sin[k]) + b * cos[k];
                             }

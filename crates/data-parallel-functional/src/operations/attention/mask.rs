@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 use std::sync::Arc;
 
-/// What each token sees.
+/// The keys that each token sees.
 #[derive(Debug, Clone)]
 pub(super) struct Mask {
     /// (B, T, S), of which the first two sizes may be 1.
