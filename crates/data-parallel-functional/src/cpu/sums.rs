@@ -36,8 +36,9 @@ pub(crate) fn sum_of_chunks(all: &[f32], size: usize) -> Vec<f32> {
     sum
 }
 
+/// Adds each number of `from` to that of `to`.
 #[inline(always)]
-fn add(to: &mut [f32], from: &[f32]) {
+pub(crate) fn add(to: &mut [f32], from: &[f32]) {
     for (to, v) in to.iter_mut().zip(from) {
         *to += v;
     }

@@ -641,7 +641,11 @@ fn note_variables(x: &Tensor) -> Result<bool> {
     Ok(wanted)
 }
 
-fn weighted<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
+/// Weight and bias, with their names for messages.
+pub(crate) fn weighted<'a>(
+    weight: &'a Tensor,
+    bias: Option<&'a Tensor>,
+) -> Vec<(&'static str, &'a Tensor)> {
     let bias = bias.map(|bias| ("bias", bias));
     [("weight", weight)].into_iter().chain(bias).collect()
 }

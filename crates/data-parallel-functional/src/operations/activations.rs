@@ -131,7 +131,7 @@ impl SelfContained for Activation {
 }
 
 /// By tanh, whose gradient candle computes right for large numbers as well.
-fn sigmoid_of(x: &Tensor) -> Result<Tensor> {
+pub(super) fn sigmoid_of(x: &Tensor) -> Result<Tensor> {
     (x * 0.5)?.tanh()?.affine(0.5, 0.5)
 }
 

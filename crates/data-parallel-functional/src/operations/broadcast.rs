@@ -3,7 +3,7 @@
 use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::sum;
 use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
-use crate::cpu::sums::column_sums;
+use crate::cpu::sums::{add, column_sums};
 use crate::cpu::threads::for_each_chunk;
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
@@ -256,13 +256,6 @@ impl Broadcast {
             );
         }
         sums
-    }
-}
-
-#[inline(always)]
-fn add(to: &mut [f32], from: &[f32]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to += from;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cpu::sums::column_sums;
 use crate::cpu::threads::for_each_chunk;
 use crate::descriptors::args;
 use crate::descriptors::convolution::Geometry;
-use crate::graph::value::Value;
+use crate::graph::value::{Value, weighted};
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{Result, Tensor, bail};
 
@@ -48,8 +48,7 @@ impl Value {
         let op = Transposed::new(self.dims(), weight.dims(), bias, steps)?;
         let g = &op.convolution;
         let dims = [g.batch, g.height, g.width, g.channels];
-        let bias = bias.map(|bias| ("bias", bias));
-        let others: Vec<_> = [("weight", weight)].into_iter().chain(bias).collect();
+        let others = weighted(weight, bias);
         self.self_contained(OP, op, &others, &dims)
     }
 }

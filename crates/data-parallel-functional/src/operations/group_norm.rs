@@ -2,7 +2,7 @@
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
-use crate::cpu::sums::sum_of_chunks;
+use crate::cpu::sums::{add, sum_of_chunks};
 use crate::cpu::threads::{InChunks, for_each_chunk_of_two};
 use crate::descriptors::args;
 use crate::graph::value::Value;
@@ -116,13 +116,6 @@ impl GroupNorm {
             let sum: f32 = group.iter().sum();
             group.fill(sum / (of_group * self.pixels) as f32);
         }
-    }
-}
-
-#[inline(always)]
-fn add(to: &mut [f32], from: &[f32]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to += from;
     }
 }
 

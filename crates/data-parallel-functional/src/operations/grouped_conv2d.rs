@@ -11,7 +11,7 @@ use crate::cpu::sums::column_sums;
 use crate::cpu::threads::for_each_chunk;
 use crate::descriptors::args;
 use crate::descriptors::convolution::Geometry;
-use crate::graph::value::Value;
+use crate::graph::value::{Value, weighted};
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{Result, Tensor, bail};
 
@@ -49,8 +49,7 @@ impl Value {
         let op = Grouped::new(self.dims(), weight.dims(), bias, [stride, padding, groups])?;
         let g = &op.group;
         let dims = [g.batch, g.out_height, g.out_width, g.out_channels * groups];
-        let bias = bias.map(|bias| ("bias", bias));
-        let others: Vec<_> = [("weight", weight)].into_iter().chain(bias).collect();
+        let others = weighted(weight, bias);
         self.self_contained("grouped_conv2d", op, &others, &dims)
     }
 }

@@ -6,6 +6,7 @@
 
 mod cell;
 
+use super::activations::sigmoid_of;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, multiply, product};
 use crate::cpu::gradient::{At, Grad, Pass};
@@ -129,7 +130,6 @@ impl SelfContained for Recurrent {
         let of_inputs = linear(&rows, &x[1], &x[3])?.reshape((batch, steps, ()))?;
         let mut h = Tensor::zeros((batch, self.hidden), x[0].dtype(), x[0].device())?;
         let mut c = h.clone();
-        let sigmoid = |x: &Tensor| (x * 0.5)?.tanh()?.affine(0.5, 0.5);
         let mut states = Vec::new();
         for step in 0..steps {
             let of_input = of_inputs.narrow(1, step, 1)?.squeeze(1)?;
@@ -137,12 +137,12 @@ impl SelfContained for Recurrent {
             let gate = |of: &Tensor, i: usize| of.narrow(D::Minus1, i * self.hidden, self.hidden);
             let sum = |i: usize| gate(&of_input, i)? + gate(&of_hidden, i)?;
             if self.cell == Cell::Lstm {
-                c = ((sigmoid(&sum(1)?)? * c)? + (sigmoid(&sum(0)?)? * sum(2)?.tanh()?)?)?;
-                h = (sigmoid(&sum(3)?)? * c.tanh()?)?;
+                c = ((sigmoid_of(&sum(1)?)? * c)? + (sigmoid_of(&sum(0)?)? * sum(2)?.tanh()?)?)?;
+                h = (sigmoid_of(&sum(3)?)? * c.tanh()?)?;
             } else {
-                let reset = (sigmoid(&sum(0)?)? * gate(&of_hidden, 2)?)?;
+                let reset = (sigmoid_of(&sum(0)?)? * gate(&of_hidden, 2)?)?;
                 let new = (gate(&of_input, 2)? + reset)?.tanh()?;
-                h = (&new + (sigmoid(&sum(1)?)? * (h - &new)?)?)?;
+                h = (&new + (sigmoid_of(&sum(1)?)? * (h - &new)?)?)?;
             }
             states.push(h.clone());
         }
