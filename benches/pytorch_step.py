@@ -23,6 +23,7 @@ from torch import distributed, nn
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "pytorch"))
+import public_networks as public  # noqa: E402
 from networks import Residual, resnet18  # noqa: E402
 from transformer_steps import CHARACTERS, CONTEXT, Transformer  # noqa: E402
 
@@ -77,8 +78,16 @@ def color_images(count):
     return torch.randn(count, 3, 32, 32), torch.randint(10, (count,))
 
 
-def characters(count):
-    return torch.randint(CHARACTERS, (2, count, CONTEXT)).unbind()
+def larger_images(count):
+    return torch.randn(count, 3, 64, 64), torch.randint(10, (count,))
+
+
+def noise(count):
+    return torch.randn(count, 1, 28, 28), torch.randn(count, 1, 28, 28)
+
+
+def characters(context):
+    return lambda count: torch.randint(CHARACTERS, (2, count, context)).unbind()
 
 
 NETWORKS = {
@@ -89,7 +98,14 @@ NETWORKS = {
     "resnet20": (resnet20, color_images),
     "mlp512": (lambda: mlp(784, 512, 512, 10), images),
     "mlp128": (lambda: mlp(784, 128, 10), images),
-    "transformer": (Transformer, characters),
+    "transformer": (Transformer, characters(CONTEXT)),
+    "llama": (public.Llama, characters(64)),
+    "vit": (public.Vit, images),
+    "lstm": (public.CharLstm, characters(20)),
+    "mobilenet-v2": (public.mobilenet_v2, larger_images),
+    "convnext": (public.convnext, larger_images),
+    "unet": (public.Unet, noise),
+    "sd-unet": (public.SdUnet, noise),
 }
 
 
@@ -142,7 +158,7 @@ def main(mode, threads, network, batch):
 
     def step():
         with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in words):
-            loss = F.cross_entropy(net(X).flatten(0, -2), y.flatten())
+            loss = F.mse_loss(net(X), y) if y.dim() == 4 else F.cross_entropy(net(X).flatten(0, -2), y.flatten())
         loss.backward()
         sgd.step()
         sgd.zero_grad()

@@ -38,6 +38,7 @@ mod one_file_is_scratch;
 mod ones_own_run_goes_on;
 mod only_rounding_differs_from_pytorch;
 mod own_project;
+mod public_networks_train;
 mod real_data;
 mod runs_are_taken_up;
 mod runs_leave_a_record;
@@ -106,6 +107,7 @@ fn run_tests() -> ExitCode {
         ones_own_run_goes_on::trials(),
         only_rounding_differs_from_pytorch::trials(),
         own_project::trials(),
+        public_networks_train::trials(),
         real_data::trials(),
         runs_are_taken_up::trials(),
         runs_leave_a_record::trials(),

@@ -5,9 +5,15 @@ use data_parallel::prelude::*;
 
 use super::work::Network;
 
+#[path = "../../../../examples/networks/diffusion.rs"]
+mod diffusion;
 #[path = "../../../../examples/17_transformer.rs"]
 #[expect(dead_code, reason = "it is an example")]
 mod example;
+#[path = "../../../../examples/networks/images.rs"]
+mod images;
+#[path = "../../../../examples/networks/sequences.rs"]
+mod sequences;
 
 /// The layers of a network.
 ///
@@ -23,6 +29,13 @@ pub fn layers(network: Network, vb: VarBuilder<'_>) -> Result<Sequential> {
         Network::Mlp512 => mlp(&[784, 512, 512, 10], vb),
         Network::Mlp128 => mlp(&[784, 128, 10], vb),
         Network::Transformer => Ok(Sequential::new().add(example::network(vb)?)),
+        Network::Llama => Ok(Sequential::new().add(sequences::llama(vb)?)),
+        Network::Vit => Ok(Sequential::new().add(sequences::vit(vb)?)),
+        Network::Lstm => sequences::lstm(vb),
+        Network::MobilenetV2 => images::mobilenet_v2(vb),
+        Network::Convnext => images::convnext(vb),
+        Network::Unet => Ok(Sequential::new().add(diffusion::unet(vb)?)),
+        Network::SdUnet => Ok(Sequential::new().add(diffusion::sd_unet(vb)?)),
     }
 }
 
@@ -113,7 +126,8 @@ mod tests {
     #[test]
     fn all_train_and_have_as_many_parameters_as_in_pytorch() -> anyhow::Result<()> {
         let expected = [
-            129_068, 11_175_818, 963_466, 1_199_882, 273_066, 669_706, 101_770, 118_656,
+            129_068, 11_175_818, 963_466, 1_199_882, 273_066, 669_706, 101_770, 118_656, 152_768,
+            205_066, 164_992, 2_236_682, 3_377_730, 733_857, 626_849,
         ];
         assert_eq!(expected.len(), Network::value_variants().len());
         for (&network, parameters) in Network::value_variants().iter().zip(expected) {
@@ -121,7 +135,7 @@ mod tests {
             let net = DataParallel::new(&devices(1)?, Initializer::Layers, 0, make)?;
             assert_eq!(net.num_parameters(), parameters, "{network}");
             let (x, y) = minibatch(network, 2)?;
-            let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.01));
+            let mut trainer = Trainer::new(&net, network.loss(), Sgd::new(0.01));
             assert!(trainer.step(&x, &y)?.loss.mean()? > 1.0, "{network}");
         }
         Ok(())

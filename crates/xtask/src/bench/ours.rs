@@ -6,7 +6,6 @@ use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer};
 use d2l::share_cores;
 use devices::{DeviceKind, devices_of_kind};
-use functional::cross_entropy;
 use run::BatchLoss;
 
 use super::networks::layers;
@@ -64,7 +63,7 @@ pub fn with_step(
         _ => {
             let init = Initializer::Layers;
             let net = DataParallel::new(devices, init, 0, move |vb| layers(network, vb))?;
-            let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(LR));
+            let mut trainer = Trainer::new(&net, network.loss(), Sgd::new(LR));
             f(&mut |x, y| Ok(trainer.step(x, y)?.loss))
         }
     }
@@ -89,6 +88,10 @@ pub fn minibatch(network: Network, batch: usize) -> candle_core::Result<(Tensor,
             let mut characters =
                 || d2l::uniform(rng, 0.0, 128.0, (batch, count))?.to_dtype(DType::U32);
             Ok((characters()?, characters()?))
+        }
+        Example::Noise => {
+            let x = d2l::normal(rng, 1.0, (batch, 1, 28, 28))?;
+            Ok((x, d2l::normal(rng, 1.0, (batch, 28, 28, 1))?))
         }
     }
 }

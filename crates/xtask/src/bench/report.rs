@@ -80,8 +80,11 @@ pub fn markdown(threads: usize, measured: &[Measured], losses: &str) -> String {
         let mut listed = rows_in(|tables| tables.programs);
         if !listed.is_empty() {
             listed.sort_by_key(|row| Reverse(row.contender.threads)); // in the same order otherwise
-            let gflop = short(work.flops() / 1e9);
-            programs += &format!("\n## {work}\n\nOne step is {gflop} GFLOP.\n\n{HEAD}");
+            programs += &format!("\n## {work}\n\n");
+            if let Some(flops) = work.flops() {
+                programs += &format!("One step is {} GFLOP.\n\n", short(flops / 1e9));
+            }
+            programs += HEAD;
             programs.extend(listed.iter().map(|row| line(work, row, &listed)));
         }
     }
@@ -113,11 +116,12 @@ fn line(work: &Work, row: &Row, rows: &[&Row]) -> String {
     let [ms, min, max] = [times.median, times.min, times.max].map(short);
     let [pytorch, bf16] = [false, true].map(|bf16| ratio(row, rows, bf16));
     let count = times.count;
-    let gflops = work.flops() / times.median / 1e6;
+    let gflops = |flops| format!("{:.0}", flops / times.median / 1e6);
+    let gflops = work.flops().map_or("–".to_owned(), gflops);
     let cores = row.spent.cores();
     let memory = row.memory;
     format!(
-        "| {name} | {threads} | {ms} | {min} – {max} | {count} | {pytorch} | {bf16} | {gflops:.0} | \
+        "| {name} | {threads} | {ms} | {min} – {max} | {count} | {pytorch} | {bf16} | {gflops} | \
          {cores:.1} | {memory:.0} |\n"
     )
 }

@@ -119,11 +119,13 @@ impl Ceilings {
             _ => (self.tf32, 4),
         };
         let seconds = milliseconds / 1e3;
-        let matrix = work.flops() / seconds / (rate * 1e12);
+        let matrix = work.flops().map_or("–".to_owned(), |flops| {
+            format!("{:.1}%", 100.0 * flops / seconds / (rate * 1e12))
+        });
         let copy = work.bytes(size).map_or("–".to_owned(), |bytes| {
             format!("{:.1}%", 100.0 * bytes / seconds / (self.copy * 1e9))
         });
-        format!("{:.1}%, {copy}", 100.0 * matrix)
+        format!("{matrix}, {copy}")
     }
 }
 
