@@ -9,8 +9,9 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::panic::Location;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
 
 /// Compares the gradients of each [`candle()`](crate::candle()) and [`candle_fn`](crate::candle_fn) with finite
 /// differences, in the networks and losses that [`run`](Self::run) writes down.
@@ -137,12 +138,13 @@ pub(crate) struct Found {
     pub watch: Watch,
 }
 
-/// The change in the result of a module when a variable moves.
-pub(crate) type Change = Box<dyn Fn(&Var) -> Result<f64>>;
+/// The change in the result of a module when variables move.
+pub(crate) type Change = Box<dyn Fn(&[&Var]) -> Result<f64>>;
 
 /// A network that is written down under checks.
 struct Run {
     checks: GradientChecks,
+    since: Instant,
     /// The number of examples of the minibatch.
     examples: usize,
     /// The variables that get a gradient in this run: in operations of ours, and in each call.
@@ -295,6 +297,7 @@ impl Run {
     fn new(checks: GradientChecks, examples: usize) -> Self {
         Self {
             checks,
+            since: Instant::now(),
             examples,
             seen: Vec::new(),
             seen_in_calls: Vec::new(),
@@ -433,6 +436,23 @@ pub(crate) fn add_compared(call: &Call<'_>, found: Found) {
     });
 }
 
+/// Says what takes so long after five seconds of comparisons, once in a process: nobody should wait and not know why.
+pub(crate) fn say_if_slow(made: &Location<'_>) {
+    static SAID: Once = Once::new();
+    let is_slow = |run: &Option<Run>| {
+        let run = run.as_ref();
+        run.is_some_and(|run| run.since.elapsed() > Duration::from_secs(5))
+    };
+    if RUN.with_borrow(is_slow) {
+        SAID.call_once(|| {
+            eprintln!(
+                "the gradients of candle ({made}) are compared with finite differences, which takes as long as up to 30 \
+                 steps; Trainer::check_gradients(false) leaves it out"
+            );
+        });
+    }
+}
+
 /// An error where a new call depends on a trained variable that gets no gradient anywhere in this run.
 fn check_missing() -> Result<()> {
     let (variables, seen, new) = RUN.with_borrow_mut(|run| {
@@ -447,19 +467,24 @@ fn check_missing() -> Result<()> {
         };
         (run.checks.variables.clone(), seen, new)
     });
+    let trained = variables.trained.iter();
+    let unseen: Vec<(&str, &Var)> = trained
+        .filter(|(_, var)| !seen.contains(&var.id()))
+        .map(|(name, var)| (name.as_str(), var))
+        .collect();
     for New { made, change } in new {
-        let mut missing = Vec::new();
-        for (name, var) in &variables.trained {
-            if !seen.contains(&var.id()) && change(var)? != 0. {
-                missing.push(name.as_str());
-            }
-        }
-        if missing.is_empty() {
+        let mut missing = Missing {
+            change,
+            runs: 0,
+            names: Vec::new(),
+        };
+        missing.look(&unseen)?;
+        let names = &missing.names;
+        if names.is_empty() {
             continue;
         }
-        let names = some_of(&missing);
-        let layer = layer_of(&missing);
-        let (gradients_are, it_is) = if missing.len() == 1 {
+        let layer = layer_of(names);
+        let (gradients_are, it_is) = if names.len() == 1 && !missing.has_stopped() {
             ("gradient", "is missing, although the result depends on it")
         } else {
             (
@@ -467,11 +492,14 @@ fn check_missing() -> Result<()> {
                 "are missing, although the result depends on them",
             )
         };
-        let freeze = if layer.is_empty() {
+        let freeze = if missing.has_stopped() {
+            "Trainer::rate with their names and 0.0".to_owned()
+        } else if layer.is_empty() {
             "Trainer::rate with each of these names and 0.0".to_owned()
         } else {
             format!("Trainer::rate({layer:?}, 0.0)")
         };
+        let names = some_of(names, missing.has_stopped());
         bail!(
             "candle ({made}): the {gradients_are} of {names} {it_is}. What is cut off on purpose, as by detach, has to be \
              frozen: {freeze}. If it is to be trained, the page \"What trains in candle\" says what to use instead"
@@ -480,9 +508,48 @@ fn check_missing() -> Result<()> {
     Ok(())
 }
 
-/// The first names, and how many others there are.
-fn some_of(names: &[&str]) -> String {
+/// The variables without a gradient on which the result of a call depends.
+struct Missing<'a> {
+    change: Change,
+    /// The number of runs of the call so far.
+    runs: usize,
+    names: Vec<&'a str>,
+}
+
+impl<'a> Missing<'a> {
+    /// The runs after which no further names are looked for: a network may have hundreds.
+    const RUNS: usize = 24;
+
+    fn has_stopped(&self) -> bool {
+        self.runs >= Self::RUNS
+    }
+
+    /// Moves the variables together. If the result changes, it looks at both halves.
+    fn look(&mut self, variables: &[(&'a str, &Var)]) -> Result<()> {
+        if variables.is_empty() || self.has_stopped() && !self.names.is_empty() {
+            return Ok(());
+        }
+        self.runs += 1;
+        let all: Vec<&Var> = variables.iter().map(|(_, var)| *var).collect();
+        if (self.change)(&all)? == 0. {
+            return Ok(());
+        }
+        if let [(name, _)] = variables {
+            self.names.push(name);
+            return Ok(());
+        }
+        let (first, second) = variables.split_at(variables.len() / 2);
+        self.look(first)?;
+        self.look(second)
+    }
+}
+
+/// The first names, and how many others there are, or that there may be others.
+fn some_of(names: &[&str], may_have_others: bool) -> String {
     match names {
+        names if may_have_others => {
+            format!("{} and others", names[..names.len().min(3)].join(", "))
+        }
         [a, b, c, _, ..] => format!("{a}, {b}, {c} and {} more", names.len() - 3),
         [a, b] => format!("{a} and {b}"),
         _ => names.join(", "),

@@ -14,13 +14,15 @@
 //! repeat, along directions that move equal numbers together. If it is wrong there, training goes on, and
 //! [`super::watch`] looks at the numbers of each minibatch.
 
-use super::checked::{Call, Found, note_variable};
+use super::checked::{Call, Found, note_variable, say_if_slow};
 use super::difference::{self, Direction, GradientCheck, NO_NUMBER, RANDOM, TOLERANCE};
 use super::gradient_error::GradientError;
 use super::value::Value;
 use super::variables::Variables;
 use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, said, with};
 use candle_core::{Result, Tensor, TensorId, Var, bail};
+use std::cell::OnceCell;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -44,6 +46,7 @@ pub(crate) fn compare(
     let first = numbers(inputs, RANGES[0], 0)?;
     let inference = InOneMode {
         module: module.clone(),
+        made: call.kind.made,
         train: false,
         buffers: Rc::default(),
     };
@@ -86,7 +89,17 @@ pub(crate) fn compare(
         repeats: comparison.repeats(&mode, &passed)?,
         seen: Default::default(),
     };
-    let change = move |var: &Var| difference::change(|| mode.run(&passed), var);
+    let before = OnceCell::new();
+    let change = move |variables: &[&Var]| {
+        let before = match before.get() {
+            Some(before) => before,
+            None => {
+                let y = mode.run(&passed)?.detach();
+                before.get_or_init(|| y)
+            }
+        };
+        difference::change(|| mode.run(&passed), before, variables)
+    };
     Ok(Found {
         variables,
         change: Box::new(change),
@@ -108,12 +121,15 @@ fn note_variables(call: &Call<'_>, y: &Tensor) -> Result<Vec<TensorId>> {
 #[derive(Clone)]
 struct InOneMode {
     module: Rc<Module>,
+    /// The place in the source that made it.
+    made: &'static Location<'static>,
     train: bool,
     buffers: Rc<[Buffer]>,
 }
 
 impl InOneMode {
     fn run(&self, x: &[Tensor]) -> Result<Tensor> {
+        say_if_slow(self.made);
         let _back = SetBack(&self.buffers);
         (self.module)(x, self.train)
     }

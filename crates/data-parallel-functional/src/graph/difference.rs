@@ -8,6 +8,9 @@ use devices::without_backtrace;
 /// Number of random directions.
 const DIRECTIONS: u64 = 5;
 
+/// Most of them.
+const MOST: usize = DIRECTIONS as usize / 2 + 1;
+
 /// Results of a minibatch below this part of 1 can be what rounding has left.
 const SMALL: f64 = 1e-3;
 
@@ -30,7 +33,7 @@ pub(crate) const RANDOM: &str = "gives another result each time";
 /// candle computes no gradient for some operations, and a wrong one for others, without an error. A comparison takes
 /// five random directions. For each it compares the derivative that follows from candle's gradient with
 /// (f(x + h·d) − f(x − h·d)) / 2h. The gradient is wrong if three of the five differ, for each of three h, and the finite
-/// differences of two h are close to each other: rounding makes others. `tolerance` is the largest allowed difference, in
+/// differences of two h are close to each other: rounding makes others. It stops as soon as three are enough. `tolerance` is the largest allowed difference, in
 /// proportion to the derivatives: 0.05 suits f32, 1e-6 suits f64. What is computed in f16 or bf16 in between is compared
 /// over longer steps: only large errors of its gradients are found. Results with several elements are weighted and summed.
 ///
@@ -250,6 +253,9 @@ impl Precision {
 impl<F: Fn() -> Result<f64>> Function<'_, F> {
     /// The derivative in one direction, if most directions differ by more than `tolerance` and rounding. All of `tensors`
     /// move together. A brief comparison passes if the first direction agrees.
+    ///
+    /// Each derivative is two runs of the function, so they are computed one by one, until most directions agree or most
+    /// differ.
     fn compare(
         &self,
         tensors: &[Tensor],
@@ -260,51 +266,64 @@ impl<F: Fn() -> Result<f64>> Function<'_, F> {
         if tensors.is_empty() {
             return Ok(None);
         }
-        let Precision { steps, rounding } = self.precision;
         let moved = with_sizes(tensors)?;
-        if is_brief {
-            let first = self.derivative(&moved, gradients, 1, steps[0])?;
-            let mean = first.gradient.abs().max(first.difference().abs());
-            let allowed = rounding * self.size / steps[0] + tolerance * mean;
-            if first.apart() <= allowed && allowed.is_finite() {
-                return Ok(None);
-            }
-        }
-        let mut tried: Vec<Vec<Derivative>> = Vec::new();
+        let mut tried: [Vec<Derivative>; 3] = Default::default();
         // a kink between two points disturbs one direction, or one step; a wrong gradient disturbs most of them
-        for step in steps {
-            let along = |direction| self.derivative(&moved, gradients, direction, step);
-            let found = (1..=DIRECTIONS).map(along).collect::<Result<Vec<_>>>()?;
-            let norm = |part: fn(&Derivative) -> f64| found.iter().map(part).fold(0., f64::hypot);
-            let larger = norm(|of| of.gradient).max(norm(Derivative::difference));
-            let mean = larger / (DIRECTIONS as f64).sqrt();
-            let mut apart: Vec<f64> = found.iter().map(Derivative::apart).collect();
-            apart.sort_by(f64::total_cmp);
-            // numbers that stay the same may be small because large ones are subtracted, as in a norm of equal numbers
-            let is_flat = found.iter().all(|of| of.difference() == 0.);
-            let size = if is_flat {
-                self.size.max(self.weight)
-            } else {
-                self.size
-            };
-            let allowed = rounding * size / step + tolerance * mean;
-            if apart[apart.len() / 2] <= allowed && allowed.is_finite() {
-                return Ok(None);
+        for (step, found) in self.precision.steps.into_iter().zip(&mut tried) {
+            loop {
+                let direction = found.len() as u64 + 1;
+                found.push(self.derivative(&moved, gradients, direction, step)?);
+                let enough = if is_brief && step == self.precision.steps[0] && direction == 1 {
+                    1
+                } else {
+                    MOST
+                };
+                let agree = self.agree(found, tolerance, step);
+                if agree >= enough {
+                    return Ok(None);
+                }
+                if found.len() - agree >= MOST {
+                    break;
+                }
             }
-            tried.push(found);
         }
-        let certain = (0..DIRECTIONS as usize).filter(|direction| {
-            let steps = tried.iter().map(|found| found[*direction]);
-            is_certain(&steps.collect::<Vec<_>>())
-        });
-        if certain.count() <= DIRECTIONS as usize / 2 {
+        let mut certain = Vec::new();
+        for direction in 0..DIRECTIONS as usize {
+            for (step, found) in self.precision.steps.into_iter().zip(&mut tried) {
+                if found.len() == direction {
+                    found.push(self.derivative(&moved, gradients, direction as u64 + 1, step)?);
+                }
+            }
+            let steps = tried.each_ref().map(|found| found[direction]);
+            certain.extend(is_certain(&steps).then_some(steps[2]));
+            if certain.len() == MOST || direction + 1 - certain.len() == MOST {
+                break;
+            }
+        }
+        if certain.len() < MOST {
             return Ok(None);
         }
-        let last = tried.into_iter().next_back().unwrap_or_default();
         let steepest = |of: &Derivative| of.gradient.abs().max(of.difference().abs());
-        Ok(last
+        Ok(certain
             .into_iter()
             .max_by(|a, b| steepest(a).total_cmp(&steepest(b))))
+    }
+
+    /// The number of directions in which gradient and difference agree.
+    fn agree(&self, found: &[Derivative], tolerance: f64, step: f64) -> usize {
+        let norm = |part: fn(&Derivative) -> f64| found.iter().map(part).fold(0., f64::hypot);
+        let larger = norm(|of| of.gradient).max(norm(Derivative::difference));
+        let mean = larger / (found.len() as f64).sqrt();
+        // numbers that stay the same may be small because large ones are subtracted, as in a norm of equal numbers
+        let is_flat = found.iter().all(|of| of.difference() == 0.);
+        let size = if is_flat {
+            self.size.max(self.weight)
+        } else {
+            self.size
+        };
+        let allowed = self.precision.rounding * size / step + tolerance * mean;
+        let agrees = |of: &&Derivative| of.apart() <= allowed && allowed.is_finite();
+        found.iter().filter(agrees).count()
     }
 
     /// The derivative in a direction. Each tensor moves in proportion to its size.
@@ -380,11 +399,17 @@ fn is_certain(steps: &[Derivative]) -> bool {
     })
 }
 
-/// The sum of all changes in the result of `f` where `var` moves in a random direction.
-pub(crate) fn change(f: impl Fn() -> Result<Tensor>, var: &Var) -> Result<f64> {
-    let before = f()?;
-    let along = (random(var, 0)? * 0.1)?;
-    let moved = Moved(vec![(var.clone(), var.copy()?, along)]);
+/// The sum of all changes in the result of `f`, which is `before`, where `variables` move in random directions.
+pub(crate) fn change(
+    f: impl Fn() -> Result<Tensor>,
+    before: &Tensor,
+    variables: &[&Var],
+) -> Result<f64> {
+    let mut moved = Moved(Vec::new());
+    for var in variables {
+        let along = (random(var, 0)? * 0.1)?;
+        moved.0.push(((*var).clone(), var.copy()?, along));
+    }
     moved.to(1.)?;
     sum(&(f()? - before)?.abs()?)
 }

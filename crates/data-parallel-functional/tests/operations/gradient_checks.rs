@@ -382,3 +382,63 @@ fn a_panic_ends_the_checks() -> Result<()> {
     assert_refused("(0.25 times)", checks.run(2, || pool.forward(&x, true)));
     Ok(())
 }
+
+/// A step is about as much as three runs; with the comparisons on the minibatch's own numbers, a first step takes as long
+/// as up to 30.
+#[test]
+fn the_runs_of_a_comparison_have_a_bound() -> Result<()> {
+    let x = random((6, 5), 1);
+    let is_compared = |f: &dyn Fn(Vec<Tensor>) -> Box<dyn Fn(&Tensor) -> Result<Tensor>>,
+                       params: &[Var]| {
+        let values = params.iter().map(|var| var.as_tensor().clone()).collect();
+        let (runs, module) = counted(f(values));
+        let module = candle(module);
+        let net = || module.forward(&Value::new(&x)?, true);
+        let result = checks_of(params).run(6, || net().map(drop));
+        (runs.get(), result)
+    };
+    // a right one
+    let params = variables(&[random((5, 5), 2)])?;
+    let right = |w: Vec<Tensor>| -> Box<dyn Fn(&Tensor) -> Result<Tensor>> {
+        Box::new(move |x| x.matmul(&w[0])?.tanh()?.sqr())
+    };
+    let (runs, result) = is_compared(&right, &params);
+    result?;
+    assert!(runs <= 30, "{runs}");
+    // one that is so steep that no difference says anything: a norm of zeros
+    let zeros = variables(&[Tensor::zeros((5, 5), candle_core::DType::F32, x.device())?])?;
+    let steep = |w: Vec<Tensor>| -> Box<dyn Fn(&Tensor) -> Result<Tensor>> {
+        Box::new(move |x| {
+            let h = w[0].broadcast_div(&(w[0].sqr()?.mean_keepdim(1)? + 1e-12)?.sqrt()?)?;
+            x.matmul(&h)
+        })
+    };
+    let (runs, result) = is_compared(&steep, &zeros);
+    result?;
+    assert!(runs <= 60, "{runs}");
+    // a hundred variables without a gradient
+    let many: Vec<Tensor> = (0..100).map(|i| random((1, 5), 100 + i)).collect();
+    let many = variables(&many)?;
+    let cut = |w: Vec<Tensor>| -> Box<dyn Fn(&Tensor) -> Result<Tensor>> {
+        Box::new(move |x| x.broadcast_mul(&Tensor::cat(&w, 0)?.sum_keepdim(0)?.detach()))
+    };
+    let (runs, refused) = is_compared(&cut, &many);
+    assert!(runs <= 50, "{runs}");
+    assert_refused(
+        "the gradients of var 0, var 1, var 2 and others are missing",
+        refused,
+    );
+    Ok(())
+}
+
+/// Of a network with any number of parameters, all of which are trained.
+fn checks_of(params: &[Var]) -> GradientChecks {
+    let named = params.iter().enumerate();
+    GradientChecks::new(Variables {
+        trained: named
+            .map(|(i, var)| (format!("var {i}"), var.clone()))
+            .collect(),
+        ..Variables::default()
+    })
+    .unwrap()
+}
