@@ -17,6 +17,7 @@ mod a_transformer_trains;
 mod bad_input_is_named;
 mod bits_are_the_same_everywhere;
 mod builds_are_shared;
+mod candle_models;
 #[cfg(target_os = "linux")] // elsewhere nothing says so easily which threads a process has
 mod cores_are_shared;
 #[cfg(unix)] // Windows has no signal that one process could send another as Ctrl-C
@@ -88,6 +89,7 @@ fn run_tests() -> ExitCode {
         bad_input_is_named::trials(),
         bits_are_the_same_everywhere::trials(),
         builds_are_shared::trials(),
+        candle_models::trials(),
         #[cfg(target_os = "linux")]
         cores_are_shared::trials(),
         #[cfg(unix)]
