@@ -16,7 +16,7 @@ use crate::kit::{has, root, trial};
 type Check = fn(&str) -> Result<()>;
 
 /// Every example, and what has to be true of what it prints.
-const EXAMPLES: [(&str, Check); 19] = [
+const EXAMPLES: [(&str, Check); 20] = [
     ("01_get_params", |said| {
         has(said, "b1 weight: [0., 0.")?;
         has(said, "b1 grad: [0., 0.")
@@ -167,6 +167,11 @@ const EXAMPLES: [(&str, Check); 19] = [
         let apart = said.split("at most ").nth(1).context("no outputs")?;
         let apart: f64 = apart.split(' ').next().unwrap_or("").parse()?;
         ensure!(apart < 1e-5, "{said}");
+        Ok(())
+    }),
+    ("19_on_one_device", |said| {
+        let accuracy = said.trim().strip_prefix("test acc: ").context("none")?;
+        ensure!(accuracy.parse::<f64>()? > 0.6, "{said}");
         Ok(())
     }),
     ("ddp_in_one_file", |said| {

@@ -63,7 +63,7 @@ pub struct Source {
     pub file: String,
     /// The names of its items.
     pub items: Vec<String>,
-    /// The file beside it that it was changed from: the listing is the difference.
+    /// The file beside it that it was changed from: the listing is the difference, of the items or of all.
     pub since: Option<String>,
 }
 
@@ -225,7 +225,8 @@ fn compared(line: &str) -> Result<Compared> {
     })
 }
 
-/// Kind of a block of code, by its info string: `rust file="…" item="…"`, or `diff file="…" since="…"`.
+/// Kind of a block of code, by its info string: `rust file="…" item="…"`, or `diff file="…" since="…"`, which may
+/// also have an `item` of both files.
 fn code(info: &str, line: &str) -> Result<Kind> {
     let (language, attributes) = info.split_once(char::is_whitespace).unwrap_or((info, ""));
     let is_shown =
@@ -249,6 +250,13 @@ fn code(info: &str, line: &str) -> Result<Kind> {
             items: Vec::new(),
             since: Some(since.into()),
         }),
+        ["file=", file, " item=", item, " since=", since, ""] if language == "diff" => {
+            Some(Source {
+                file: file.into(),
+                items: vec![item.into()],
+                since: Some(since.into()),
+            })
+        }
         _ => bail!("not understood: {attributes:?}"),
     };
     Ok(Kind::Code {

@@ -30,15 +30,25 @@ type Lines<'a> = [(usize, &'a str)];
 pub fn listing(root: &Path, source: &Source) -> Result<String> {
     let file = &source.file;
     let text = chapter::read(&root.join(file))?;
-    if let Some(since) = &source.since {
-        let since = root.join(file).with_file_name(since);
-        return Ok(difference(&chapter::read(&since)?, &text));
+    let Some(since) = &source.since else {
+        return items_of(&text, &source.items).with_context(|| file.clone());
+    };
+    let old = chapter::read(&root.join(file).with_file_name(since))?;
+    if source.items.is_empty() {
+        return Ok(difference(&old, &text));
     }
-    let mut listing = Vec::new();
-    for name in &source.items {
-        listing.push(find(&text, name).with_context(|| file.clone())?.text);
-    }
-    Ok(listing.join("\n"))
+    let [old, new] = [&old, &text].map(|text| items_of(text, &source.items));
+    let place = || format!("{file} since {since}");
+    Ok(difference(
+        &old.with_context(place)?,
+        &new.with_context(place)?,
+    ))
+}
+
+/// The text of some items, an empty line between them.
+fn items_of(text: &str, names: &[String]) -> Result<String> {
+    let items = names.iter().map(|name| Ok(find(text, name)?.text));
+    Ok(items.collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
 /// Of more removed lines in a row, a difference shows how many they are, and which functions begin in them.

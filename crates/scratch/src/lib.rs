@@ -26,6 +26,7 @@ use d2l::{Param, backward, evaluate_accuracy_gpu, on_each, sgd, synchronize, vie
 use data_parallel_functional::{Value, cross_entropy};
 use dataset::Dataset;
 
+pub mod one_device;
 pub mod program;
 
 /// The initial parameters W1, b1 … W4, b4 on the CPU: weights from N(0, 0.01²), biases zero.
