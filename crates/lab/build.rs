@@ -1,5 +1,6 @@
 //! Lists the exercises: `exercises.rs` for the program, and for the tests `variants.rs` and `sets.rs`. `variants.rs` has
-//! each gap, each solution and each wrong answer as a module beside its check. `sets.rs` has the functions that train
+//! each gap, each solution and each wrong answer as a module beside its check. `steps.rs` has the right `train_batch` and
+//! the wrong ones that exercise 5b is called with. `sets.rs` has the functions that train
 //! together: the solutions, and for each wrong answer to one of them the solutions to the others.
 
 use std::path::{Path, PathBuf};
@@ -9,6 +10,19 @@ use anyhow::{Context, Result, ensure};
 
 /// The exercises whose functions train together.
 const FUNCTIONS: usize = 5;
+
+/// The exercise with the `train_batch` whose wrong answers exercise 5b is called with.
+const STEP: &str = "04_train_batch";
+
+/// The titles of these wrong answers.
+const MISTAKES: [&str; 6] = [
+    "No all-reduce",
+    "An all-reduce of copies",
+    "Division by the size of a shard",
+    "The learning rate times the number of devices",
+    "The mean of the means of uneven shards",
+    "The loss of a shard",
+];
 
 /// An exercise has a file in each. A wrong answer is a change of the solution.
 const FOLDERS: [&str; 4] = ["exercises", "checks", "hints", "tests/wrong"];
@@ -54,6 +68,9 @@ fn main() -> Result<()> {
             let title = part.lines().next().unwrap_or_default().to_owned();
             answers.push((title, answer));
         }
+        if name == STEP {
+            fs::write(out.join("steps.rs"), steps(&answers)?)?;
+        }
         if train_together.len() < FUNCTIONS {
             train_together.push(answers);
         }
@@ -64,6 +81,27 @@ fn main() -> Result<()> {
     fs::write(out.join("variants.rs"), variants)?;
     fs::write(out.join("sets.rs"), sets(&train_together))?;
     Ok(())
+}
+
+/// Code of the library: a module for each step, the constant `RIGHT`, and the list `WRONG` with titles.
+fn steps(answers: &[(String, PathBuf)]) -> Result<String> {
+    let module = |name: &str, file: &Path| {
+        format!("#[allow(clippy::all, unused)] mod {name} {{ include!({file:?}); }}\n",)
+    };
+    let (_, solution) = &answers[0];
+    let mut modules = module("right", solution);
+    let mut list = String::new();
+    for (i, title) in MISTAKES.iter().enumerate() {
+        let found = answers.iter().find(|(of, _)| of == title);
+        let (_, file) = found.with_context(|| format!("no wrong answer {title:?} to {STEP}"))?;
+        modules += &module(&format!("wrong_{i}"), file);
+        list += &format!("({title:?}, wrong_{i}::train_batch as TrainBatch),\n");
+    }
+    Ok(format!(
+        "{modules}\
+         /// The right one.\npub const RIGHT: TrainBatch = right::train_batch;\n\
+         /// Wrong ones, with what is wrong in them.\npub const WRONG: &[(&str, TrainBatch)] = &[{list}];\n"
+    ))
 }
 
 /// The text of a file, in which lines end with LF: in a checkout they may end with CR LF.

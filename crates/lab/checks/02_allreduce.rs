@@ -16,7 +16,8 @@ pub fn check() -> Result<()> {
         let sets_itself = done.as_ref().is_err_and(|error| error.to_string().contains(itself));
         ensure!(
             !sets_itself,
-            "You set a tensor to itself, which candle refuses. The sum is in data[0] already: write it into the others."
+            "In a list of {k}, you set a tensor to itself, which candle refuses. Write the sum into data[1] and the \
+             others only: it is in data[0] already."
         );
         done?;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow, ensure};
 use candle_core::{Device, Tensor};
-use lab::equal;
+use lab::{equal, without_backtrace};
 
 use super::exercise::split_batch;
 
@@ -28,8 +28,13 @@ fn split(right: &[Vec<u32>]) -> Result<()> {
     let (n, k) = (right.concat().len(), right.len());
     let y = Tensor::new(right.concat(), &Device::Cpu)?;
     let shards = split_batch(&y.unsqueeze(1)?, &y, &vec![Device::Cpu; k]);
-    let (x_shards, y_shards) = shards
-        .map_err(|error| anyhow!("With n = {n} and k = {k}, your code returns an error: {error}"))?;
+    let (x_shards, y_shards) = shards.map_err(|error| {
+        let error = without_backtrace(error);
+        anyhow!(
+            "With n = {n} and k = {k}, your code returns an error: {error}\n  `narrow(0, start, len)` needs a \
+             number of examples, not their end, and `start + len` is at most n."
+        )
+    })?;
     for (what, len) in [("x", x_shards.len()), ("y", y_shards.len())] {
         ensure!(
             len == k,

@@ -29,7 +29,8 @@ fn step(n: usize, k: usize, what: &str) -> Result<()> {
         ensure!(
             (0..8).all(|i| same("", &replicas[j][i], &replicas[0][i]).is_ok()),
             "{what}, replicas 0 and {j} differ after the step. Is there an all-reduce of each parameter, and \
-             then `sgd` for each replica?\n  b4[..4] of replica 0: {first:.4?}\n  b4[..4] of replica {j}: {other:.4?}"
+             then `sgd` for each replica? Or does `allreduce` get copies? A `clone` of a gradient has its memory, a \
+             `copy` has its own.\n  b4[..4] of replica 0: {first:.4?}\n  b4[..4] of replica {j}: {other:.4?}"
         );
     }
 
@@ -84,7 +85,7 @@ fn why_so_long(ratio: f32, k: usize) -> &'static str {
     let is = |factor: f32| (ratio - factor).abs() < 1e-3;
     match k as f32 {
         _ if is(0.0) => "update each replica with `sgd`",
-        k if is(k) => "divide by the whole minibatch, not by a shard",
+        k if is(k) => "divide by the whole minibatch, not by a shard, and do not multiply `lr` by the number of devices",
         k if is(1.0 / k) => "the gradients are divided twice, by examples and devices",
         _ => "divide the sum of the gradients by the number of examples, and only once",
     }

@@ -10,11 +10,13 @@ pub fn check() -> Result<()> {
     // labels of the minibatches, the class that each replica predicts, the accuracy, results of mistakes
     let shards = "you return the mean of the accuracies of the shards, but they have different sizes: add the counts";
     let first = "you count the predictions of only device 0";
-    let mistakes = [(0.75, shards), (3.0 / 5.0, first), (1.0, first)];
+    let one_shard = "you divide by the examples of device 0 only: divide by those of all devices";
+    let mistakes = [(0.75, shards), (3.0 / 5.0, first), (1.0, first), (4.0 / 3.0, one_shard)];
     evaluate(&[&[0, 0, 0, 1, 0]], &[0, 0], 4.0 / 5.0, &mistakes)?;
 
     let minibatches = "you return the mean of the accuracies of the minibatches, but the last is shorter: divide once";
-    let mistakes = [(0.65, minibatches)];
+    let last = "your result is the accuracy of the last minibatch only: add the counts of all minibatches";
+    let mistakes = [(0.65, minibatches), (0.5, last)];
     evaluate(&[&[0, 0, 0, 1, 0], &[1, 0]], &[0, 0], 5.0 / 7.0, &mistakes)?;
 
     let replica = "all devices use the parameters of device 0, but each has its own replica";
@@ -51,7 +53,16 @@ fn evaluate(
         0.0,
         "your result is 0: a quotient of integers is an integer, so convert them to f64 first",
     );
-    let mut mistakes = mistakes.iter().chain([&percent, &integers]);
+    let errors = (
+        1.0 - right,
+        "your result is the fraction of the wrong predictions: count the right ones",
+    );
+    let counts = (
+        right * labels.concat().len() as f64,
+        "your result is a count: divide it by the number of all examples",
+    );
+    let general = [&percent, &integers, &errors, &counts];
+    let mut mistakes = mistakes.iter().chain(general);
     let why = mistakes.find(|(result, _)| is(*result));
     ensure!(
         is(right),

@@ -83,7 +83,8 @@ impl Desk {
     /// # Errors
     /// If a file cannot be read.
     pub fn after(&self, exercise: &Exercise) -> Result<Option<&'static Exercise>> {
-        let (before, after) = ALL.split_at(exercise.number());
+        let place = ALL.iter().position(|other| other.name == exercise.name);
+        let (before, after) = ALL.split_at(place.context("an exercise of another lab")? + 1);
         for next in after.iter().chain(before) {
             if !self.is_solved(next)? {
                 return Ok(Some(next));

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 /// An exercise.
 #[derive(Debug)]
 pub struct Exercise {
-    /// The name of its files, such as `01_get_params`. It begins with its number.
+    /// The name of its files, such as `01_get_params`. It begins with its number, which may have a letter: `05b`.
     pub name: &'static str,
     /// The file to fill in. The comment at its beginning is the task, whose first line is the title.
     pub gap: &'static str,
@@ -24,7 +24,7 @@ pub const FUNCTIONS: usize = 5;
 pub const ALL: &[Exercise] = include!(concat!(env!("OUT_DIR"), "/exercises.rs"));
 
 impl Exercise {
-    /// The exercise with this number, or with a name that begins so: `1` and `01_get` are `01_get_params`.
+    /// The exercise with this label, or with a name that begins so: `1` and `01_get` are `01_get_params`.
     ///
     /// ```
     /// assert_eq!(lab::Exercise::find("1")?.name, "01_get_params");
@@ -34,11 +34,16 @@ impl Exercise {
     /// # Errors
     /// If there is none.
     pub fn find(name: &str) -> Result<&'static Self> {
-        let found = ALL.iter().find(|exercise| match name.parse::<usize>() {
-            Ok(number) => exercise.number() == number,
-            Err(_) => exercise.name.starts_with(name),
+        let labelled = ALL.iter().find(|exercise| exercise.label() == name);
+        let found = labelled.or_else(|| {
+            let is_number = name.parse::<usize>().is_ok();
+            let mut all = ALL.iter();
+            all.find(|exercise| !is_number && exercise.name.starts_with(name))
         });
-        found.with_context(|| format!("there is no exercise {name:?}: they are 1 to {}", ALL.len()))
+        found.with_context(|| {
+            let last = ALL[ALL.len() - 1].label();
+            format!("there is no exercise {name:?}: they are 1 to {last}, and 5b")
+        })
     }
 
     /// The two steps of its hint.
@@ -47,9 +52,15 @@ impl Exercise {
         steps.expect("a hint has two steps")
     }
 
-    /// Its place in the order, from 1.
+    /// Its number as readers write it: `1`, `5b`.
+    pub fn label(&self) -> &'static str {
+        let label = self.name.split('_').next().unwrap_or_default();
+        label.trim_start_matches('0')
+    }
+
+    /// Its number, without a letter.
     pub fn number(&self) -> usize {
-        let digits = self.name.split('_').next().unwrap_or_default();
+        let digits = self.label().trim_end_matches(char::is_alphabetic);
         digits.parse().expect("a name begins with a number")
     }
 

@@ -8,7 +8,7 @@
 //!
 //! [`Exercise`] is one of them, and [`Desk`] the folder with the copies. [`outcome`](answer::outcome) compiles an answer
 //! and runs it with its check, and [`judge`] runs the check. [`training`] trains with the answers to exercises 1 to 5.
-//! [`race`] runs the schedule of a puzzle on threads.
+//! [`steps`] are what exercise 5b tests. [`race`] runs the schedule of a puzzle on threads.
 
 extern crate data_parallel_collective as collective;
 extern crate data_parallel_devices as devices;
@@ -19,8 +19,10 @@ mod exercise;
 mod judge;
 pub mod puzzle;
 pub mod race;
+pub mod steps;
 pub mod training;
 
 pub use desk::Desk;
+pub use devices::without_backtrace;
 pub use exercise::{ALL, Exercise, FUNCTIONS};
 pub use judge::{Check, equal, judge, print_verdict, same};

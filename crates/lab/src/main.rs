@@ -174,7 +174,7 @@ fn hint(exercise: Option<&Exercise>, answers: bool) {
         say!("{question}\n");
         say!(
             "The answer: cargo run -p lab -- hint {} --answer",
-            exercise.number()
+            exercise.label()
         );
     }
 }
@@ -286,7 +286,10 @@ fn schedule(desk: &Desk, puzzle: &Exercise) -> Result<(String, Outcome)> {
     let name = puzzle.name;
     let first = PUZZLES.first;
     if puzzle.number() < first {
-        bail!("{name} is no puzzle: they are {first} to {}", ALL.len());
+        bail!(
+            "{name} is no puzzle: they are {first} to {}",
+            ALL[ALL.len() - 1].label()
+        );
     }
     let number = puzzle.number();
     ensure!(
@@ -337,12 +340,12 @@ fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
     match &outcome {
         Outcome::Right => {
             say!("{} Right.", style("✓").green().bold());
-            let number = exercise.number();
-            say!("  Compare: cargo run -p lab -- solution {number}");
-            if number >= PUZZLES.first {
-                say!("  Run it on threads: cargo run -p lab -- race {number}");
+            let label = exercise.label();
+            say!("  Compare: cargo run -p lab -- solution {label}");
+            if exercise.number() >= PUZZLES.first {
+                say!("  Run it on threads: cargo run -p lab -- race {label}");
             }
-            if number == FUNCTIONS {
+            if exercise.name == ALL[FUNCTIONS - 1].name {
                 say!("  Train with your functions: cargo run -p lab -- train");
             }
             say!("");
@@ -406,9 +409,10 @@ const PUZZLES: Section = Section {
 fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
     let mut all = Vec::new();
     for (i, section) in SECTIONS.iter().enumerate() {
-        let next = SECTIONS.get(i + 1).map_or(ALL.len() + 1, |next| next.first);
+        let next = SECTIONS.get(i + 1).map_or(usize::MAX, |next| next.first);
+        let numbers = section.first..next;
         let mut marks = String::new();
-        for exercise in &ALL[section.first - 1..next - 1] {
+        for exercise in ALL.iter().filter(|one| numbers.contains(&one.number())) {
             marks.push(if desk.is_solved(exercise)? {
                 '●'
             } else {
@@ -421,12 +425,12 @@ fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
     say!("{}\n", exercise.task());
     let file = style(shown(path)).cyan();
     say!("Fill in {file}. It is checked when you save it.");
-    say!("A hint: cargo run -p lab -- hint {}\n", exercise.number());
+    say!("A hint: cargo run -p lab -- hint {}\n", exercise.label());
     Ok(())
 }
 
 fn heading(exercise: &Exercise) -> impl Display {
-    style(format!("{}. {}", exercise.number(), exercise.title())).bold()
+    style(format!("{}. {}", exercise.label(), exercise.title())).bold()
 }
 
 /// A path as a reader in the repository's folder writes it.

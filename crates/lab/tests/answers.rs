@@ -3,9 +3,11 @@
 extern crate data_parallel_collective as collective;
 
 use std::collections::BTreeSet;
+use std::env;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ALL, Check, judge};
+use lab::{ALL, Check, Exercise, judge};
 
 struct Variant {
     kind: &'static str,
@@ -54,7 +56,12 @@ fn every_wrong_answer_is_named() -> Result<()> {
     let mut named = BTreeSet::new();
     for (Variant { exercise, says, .. }, sentence) in judged("wrong") {
         let sentence = sentence.context(*says)?;
-        ensure!(sentence.contains(*says), "{exercise}: {sentence}");
+        let in_one_line = sentence.replace("\n  ", " ");
+        ensure!(in_one_line.contains(*says), "{exercise}: {sentence}");
+        ensure!(
+            !sentence.contains("\n   0: "),
+            "a backtrace in {exercise}: {sentence}"
+        );
         named.insert(*exercise);
     }
     let all = named.len() == ALL.len();
@@ -62,11 +69,31 @@ fn every_wrong_answer_is_named() -> Result<()> {
     Ok(())
 }
 
+/// candle's errors have a backtrace then, which would hide the sentence.
+#[test]
+fn sentences_have_no_backtrace() -> Result<()> {
+    let output = Command::new(env::current_exe()?)
+        .args(["--exact", "every_wrong_answer_is_named"])
+        .env("RUST_BACKTRACE", "1")
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+    Ok(())
+}
+
 #[test]
 fn every_exercise_has_a_title_a_task_and_a_hint() -> Result<()> {
-    for (number, exercise) in (1..).zip(ALL) {
-        let name = exercise.name;
-        ensure!(exercise.number() == number, "{name} is number {number}");
+    let mut last = 0;
+    for exercise in ALL {
+        let (name, number) = (exercise.name, exercise.number());
+        let has_letter = exercise.label() != number.to_string();
+        let expected = if has_letter { last } else { last + 1 };
+        ensure!(number == expected, "{name} comes after {last}");
+        ensure!(Exercise::find(exercise.label())?.name == name, "{name}");
+        last = number;
         let (question, answer) = exercise.hints();
         ensure!(
             question.ends_with('?') && !answer.contains("\n\n"),
