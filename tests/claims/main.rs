@@ -43,6 +43,8 @@ mod public_networks_train;
 mod real_data;
 mod runs_are_taken_up;
 mod runs_leave_a_record;
+#[cfg(unix)]
+mod scripts_go_on;
 mod seven_diffs;
 #[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
 mod several_processes;
@@ -113,6 +115,8 @@ fn run_tests() -> ExitCode {
         real_data::trials(),
         runs_are_taken_up::trials(),
         runs_leave_a_record::trials(),
+        #[cfg(unix)]
+        scripts_go_on::trials(),
         seven_diffs::trials(),
         several_processes::trials(),
         #[cfg(feature = "mpi")]

@@ -211,13 +211,13 @@ fn they_miss_a_host_that_is_cut_off() -> Result<()> {
     has(&output, "lost communication with a remote daemon")
 }
 
-/// The script of the page, with two processes on each host. The cable is cut in the middle: the first host goes on alone,
+/// `examples/goes_on.sh`, with two processes on each host. The cable is cut in the middle: the first host goes on alone,
 /// and the result has the bits of an undisturbed run.
 fn one_goes_on_without_the_other() -> Result<()> {
     let hosts = Hosts::new()?;
     let [goes_on, run, said] =
         ["goes_on.sh", "run", "said"].map(|name| hosts.folder.path().join(name));
-    fs::write(&goes_on, script_of_the_page("HOSTS=")?)?;
+    fs::copy(root().join("examples/goes_on.sh"), &goes_on)?;
     let args = "--device cpu --data synthetic --limit-train 112 --limit-test 10 --epochs 1 --batch-size 16 \
                 --lr 0.01 --gpus 4 --checkpoint-every 1 --threads 1";
     let undisturbed = hosts.folder.path().join("undisturbed");
@@ -249,24 +249,15 @@ fn one_goes_on_without_the_other() -> Result<()> {
     same_runs(&undisturbed, &run)
 }
 
-/// The script of the page that has these words.
-fn script_of_the_page(words: &str) -> Result<String> {
-    let page = fs::read_to_string(root().join("notebooks-md/several-machines.md"))?;
-    let blocks = page.split("```sh\n").map(|rest| rest.split("```").next());
-    let mut blocks = blocks.map(Option::unwrap_or_default);
-    let script = blocks.find(|block| block.starts_with("#!/bin/sh") && block.contains(words));
-    Ok(script.context("the page has no such script")?.to_owned())
-}
-
 /// SIGTERM to the script, and Slurm's warning to its own: a checkpoint, and no other start by the script itself.
 fn the_script_ends_in_order() -> Result<()> {
     let hosts = Hosts::new()?;
     let path = |name: &str| hosts.folder.path().join(name);
     let args = "--device cpu --data synthetic --limit-train 4000 --limit-test 10 --batch-size 4 --lr 0.01 --gpus 2 \
                 --threads 1";
-    fs::write(path("goes_on.sh"), script_of_the_page("HOSTS=")?)?;
+    fs::copy(root().join("examples/goes_on.sh"), path("goes_on.sh"))?;
     let program = as_program("concise --backend mpi")?.join(" ");
-    let slurm = script_of_the_page("#SBATCH")?
+    let slurm = fs::read_to_string(root().join("examples/slurm.sh"))?
         .replace("DIR", &path("queued").display().to_string())
         .replace(
             "mpirun target/release/concise --backend mpi --gpus 4",
