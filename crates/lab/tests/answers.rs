@@ -9,6 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use lab::{ALL, Check, Exercise, judge};
 
+/// The page about the lab.
+const PAGE: &str = include_str!("../../../notebooks-md/lab.md");
+
 struct Variant {
     kind: &'static str,
     exercise: &'static str,
@@ -93,6 +96,9 @@ fn every_exercise_has_a_title_a_task_and_a_hint() -> Result<()> {
         let expected = if has_letter { last } else { last + 1 };
         ensure!(number == expected, "{name} comes after {last}");
         ensure!(Exercise::find(exercise.label())?.name == name, "{name}");
+        let row = format!("| {} | {} |", exercise.label(), exercise.title());
+        let is_puzzle = exercise.title().starts_with("Puzzle: ");
+        ensure!(is_puzzle || PAGE.contains(&row), "lab.md has no {row:?}");
         last = number;
         let (question, answer) = exercise.hints();
         ensure!(
