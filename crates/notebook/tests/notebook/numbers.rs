@@ -142,6 +142,22 @@ impl Sources<'_> {
             }
             ("seeds", [words, devices]) => self.seeds(words, devices)?,
             ("printed", [page, words @ ..]) => self.printed(page, words)?,
+            ("drawn", [picture, title, spans @ ..]) => {
+                format!("{:.2}", self.drawn(picture, title, spans)?)
+            }
+            ("whole-drawn", [picture, title, spans @ ..]) => {
+                format!("{:.0}", self.drawn(picture, title, spans)?)
+            }
+            ("step-drawn", [picture, title]) => self.step_drawn(picture, title)?.to_string(),
+            ("saved", [picture, short, long]) => {
+                let [short, long] = [short, long].map(|title| self.step_drawn(picture, title));
+                (long? - short?).to_string()
+            }
+            ("share", [ms, step, examples]) => {
+                let steps = 50.0 * number(at(&self.on_devices(step, 2, examples)?, 0)?);
+                let checkpoint = number(ms);
+                format!("{:.1}%", 100.0 * checkpoint / (steps + checkpoint))
+            }
             ("apart", _) => self.apart()?,
             ("kills", _) => self.kills()?,
             _ => bail!("no such source: {source:?}"),
@@ -303,6 +319,45 @@ impl Sources<'_> {
         };
         let line = text.lines().find_map(|line| line.strip_prefix(words));
         Ok(line.context("no such line")?.trim().to_owned())
+    }
+
+    /// The recorded picture of timelines with this name.
+    fn picture(&self, name: &str) -> Result<String> {
+        let file = self.book.folder.join("img").join(format!("{name}.svg"));
+        fs::read_to_string(&file).with_context(|| file.display().to_string())
+    }
+
+    /// The milliseconds of some spans, such as `forward, cpu(0)`, in the timeline with this title.
+    fn drawn(&self, picture: &str, title: &str, spans: &[&str]) -> Result<f64> {
+        let picture = self.picture(picture)?;
+        let mut timelines = picture.split(r#"font-weight="600">"#).skip(1);
+        let timeline = timelines.find(|rest| rest.starts_with(&format!("{title}<")));
+        let timeline = timeline.with_context(|| format!("no timeline {title:?}"))?;
+        let mut us = 0.0;
+        for span in spans {
+            let begin = format!("<title>{span}: ");
+            let times = timeline.split(&begin).skip(1);
+            let times: Vec<f64> = times
+                .filter_map(|rest| rest.split(' ').next())
+                .map(number)
+                .collect();
+            ensure!(!times.is_empty(), "no span {span:?} in {title:?}");
+            us += times.iter().sum::<f64>();
+        }
+        Ok(us / 1e3)
+    }
+
+    /// The milliseconds of the whole timeline with this title, as its picture's description has them.
+    fn step_drawn(&self, picture: &str, title: &str) -> Result<f64> {
+        let picture = self.picture(picture)?;
+        let label = picture.split("aria-label=\"Timeline of ").nth(1);
+        let label = label.and_then(|rest| rest.split('"').next());
+        let mut parts = label.context("no timeline")?.split(", and of ");
+        let ms = parts.find_map(|part| part.strip_prefix(title)?.strip_prefix(", "));
+        let ms = ms.and_then(|ms| ms.strip_suffix(" ms"));
+        Ok(number(
+            ms.with_context(|| format!("no timeline {title:?}"))?,
+        ))
     }
 
     /// The largest of the numbers that stand behind some words in what the cells of a page printed.
