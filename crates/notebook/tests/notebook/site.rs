@@ -39,6 +39,14 @@ pub fn complaints(book: &Book) -> Result<Vec<String>> {
     }
     complaints.extend(start_page(&files)?);
     complaints.extend(differences(book, &files)?);
+    complaints.extend(timelines(book, &files)?);
+    if !files
+        .texts
+        .keys()
+        .any(|file| file.to_string_lossy().contains("searchindex"))
+    {
+        complaints.push("the site has no search".into());
+    }
     Ok(complaints)
 }
 
@@ -81,6 +89,32 @@ fn differences(book: &Book, files: &Files) -> Result<Vec<String>> {
     }
     if all == 0 {
         complaints.push("no page has a difference".into());
+    }
+    Ok(complaints)
+}
+
+/// Timelines whose letters are smaller than 10 px on a phone, where `site.css` shows them with this width at least.
+fn timelines(book: &Book, files: &Files) -> Result<Vec<String>> {
+    let width = Regex::new(r#"alt\^="Timeline"\][^}]*min-width: (\d+)px"#)?;
+    let sheets = files.with("css");
+    let least = sheets.filter_map(|(_, css)| width.captures(css)?[1].parse::<f64>().ok());
+    let least = least.fold(0.0, f64::max);
+    let size = Regex::new(r#"^<svg[^>]* width="(\d+)"[^>]* font-size="(\d+)"[^>]*"Timeline of "#)?;
+    let (mut all, mut complaints) = (0, Vec::new());
+    for file in book.pictures()? {
+        let svg = fs::read_to_string(book.folder.join(&file))?;
+        let Some(found) = size.captures(&svg) else {
+            continue;
+        };
+        all += 1;
+        let (width, letters): (f64, f64) = (found[1].parse()?, found[2].parse()?);
+        let shown = letters * least / width;
+        if shown < 10.0 {
+            complaints.push(format!("{file} has letters of {shown:.1} px on a phone"));
+        }
+    }
+    if all == 0 {
+        complaints.push("no picture is a timeline".into());
     }
     Ok(complaints)
 }
