@@ -234,7 +234,7 @@ impl FromStr for Work {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let (network, batch) = name.split_once('-').context("a step is NETWORK-BATCH")?;
+        let (network, batch) = name.rsplit_once('-').context("a step is NETWORK-BATCH")?;
         let batch = batch.parse().context("BATCH is a number")?;
         ensure!(batch > 0, "a step needs at least 1 example");
         let network = Network::from_str(network, false).map_err(Error::msg)?;
