@@ -373,7 +373,8 @@ fn only_dataset_opens_datasets_and_only_collective_talks() -> Result<()> {
     Ok(())
 }
 
-/// A message of a library says what to change in a program of one's own, which has no such options.
+/// A message of a library says what to change in a program of one's own, which has no such options. One line is printed:
+/// where the check of gradients takes over five seconds, a reader would think that the program hangs.
 fn libraries_print_nothing_and_name_no_option() -> Result<()> {
     let all = concise::Options::augment_args(Command::new("concise"));
     let options = all.get_arguments().filter_map(|option| option.get_long());
@@ -384,7 +385,11 @@ fn libraries_print_nothing_and_name_no_option() -> Result<()> {
     for krate in LIBRARIES {
         let files = files(&src(krate))?.into_iter();
         for file in files.filter(|file| !file.ends_with("tests.rs")) {
-            let text = code(&fs::read_to_string(&file)?);
+            let mut text = code(&fs::read_to_string(&file)?);
+            if file.ends_with("graph/checked.rs") {
+                ensure!(text.matches("eprintln!").count() == 1, "{file:?}");
+                text = text.replacen("eprintln!", "", 1);
+            }
             has_none(&format!("{file:?}"), &text, &words)?;
         }
     }

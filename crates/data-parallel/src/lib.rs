@@ -50,7 +50,8 @@
 //! A network is any [`Network`](prelude::Network) that is built from a candle `VarBuilder`. [`DataParallel`] puts a replica of
 //! it on each device, each on a thread of its own.
 //!
-//! This crate prints nothing, and reads no option of a program. It knows no dataset.
+//! This crate prints nothing, except where the check of candle's gradients takes over five seconds, and reads no option of
+//! a program. It knows no dataset.
 
 mod agreement;
 mod batch_tensors;
