@@ -553,7 +553,6 @@ mod tests {
         Ok(())
     }
 
-    #[cfg(unix)]
     #[test]
     fn two_runs_cannot_write_to_one_folder() -> Result<()> {
         let place = tempfile::tempdir()?;

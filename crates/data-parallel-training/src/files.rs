@@ -11,6 +11,9 @@ use std::time::Duration;
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// As many links as Linux follows.
 const MOST_LINKS: usize = 40;
+/// While another program has a file open, a rename is tried so many times, with these pauses: a second in all.
+const ATTEMPTS: usize = if cfg!(windows) { 200 } else { 1 };
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens a file to be read.
 ///
@@ -87,16 +90,20 @@ pub fn end_of_links(path: &Path) -> io::Result<PathBuf> {
 /// If the disk fails, or is full.
 pub(crate) fn flush(file: &File) -> io::Result<()> {
     match file.sync_all() {
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::InvalidInput | ErrorKind::Unsupported
-            ) =>
-        {
-            Ok(())
-        }
+        Err(error) if cannot_be_asked(&error, cfg!(target_vendor = "apple")) => Ok(()),
         flushed => flushed,
     }
+}
+
+/// True if a file system has answered that it cannot flush. On Apple's systems `sync_all` asks with `F_FULLFSYNC`: SMB
+/// shares answer `ENOTSUP`, ZFS `ENOTTY`, and WebDAV `EINVAL`. std has no kind for the first two.
+fn cannot_be_asked(error: &io::Error, is_apple: bool) -> bool {
+    const ENOTTY: i32 = 25;
+    const ENOTSUP: i32 = 45;
+
+    let kinds = [ErrorKind::InvalidInput, ErrorKind::Unsupported];
+    let numbers = [ENOTTY, ENOTSUP].map(Some);
+    kinds.contains(&error.kind()) || is_apple && numbers.contains(&error.raw_os_error())
 }
 
 /// Like [`write()`], without waiting for the disk, and without removing anything.
@@ -181,8 +188,34 @@ pub fn age(path: &Path) -> Option<Duration> {
     changed.elapsed().ok()
 }
 
+/// Renames a file, over a file of that name. Windows refuses this while another program has one of them open, such as a
+/// virus scanner. So there it is tried again for a second.
+///
+/// # Errors
+/// If it cannot be renamed.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    until_free(ATTEMPTS, || fs::rename(from, to))
+}
+
+fn until_free(attempts: usize, mut rename: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    const ERROR_SHARING_VIOLATION: i32 = 32;
+
+    for _ in 1..attempts {
+        match rename() {
+            Err(error)
+                if error.kind() == ErrorKind::PermissionDenied
+                    || error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            ended => return ended,
+        }
+    }
+    rename()
+}
+
 fn replace(partial: &Path, path: &Path) -> io::Result<()> {
-    match fs::rename(partial, path) {
+    match rename(partial, path) {
         // a mount point, such as a file that a container was given
         Err(error) if error.kind() == ErrorKind::ResourceBusy => {
             fs::copy(partial, path)?;
@@ -286,6 +319,57 @@ mod tests {
         Ok(())
     }
 
+    #[test]
+    fn a_file_that_another_program_has_open_is_renamed_later() {
+        let after = |refusals: usize, kind: ErrorKind| {
+            let mut calls = 0;
+            let renamed = until_free(3, || {
+                calls += 1;
+                if calls > refusals {
+                    Ok(())
+                } else {
+                    Err(kind.into())
+                }
+            });
+            (calls, renamed.map_err(|error| error.kind()))
+        };
+        let denied = ErrorKind::PermissionDenied;
+        assert_eq!(after(0, denied), (1, Ok(())));
+        assert_eq!(after(2, denied), (3, Ok(())));
+        assert_eq!(after(3, denied), (3, Err(denied)));
+        assert_eq!(after(1, ErrorKind::NotFound), (1, Err(ErrorKind::NotFound)));
+    }
+
+    /// A file is open as virus scanners open it: no other program can remove it.
+    #[cfg(windows)]
+    #[test]
+    fn windows_renames_over_a_file_when_it_is_free() -> io::Result<()> {
+        use std::os::windows::fs::OpenOptionsExt;
+
+        const FILE_SHARE_READ: u32 = 1;
+        let place = tempfile::tempdir()?;
+        let path = place.path().join("model");
+        write(&path, b"first")?;
+        let open = || {
+            let mut options = File::options();
+            options.read(true).share_mode(FILE_SHARE_READ).open(&path)
+        };
+        let scanner = open()?;
+        assert!(fs::rename(&path, place.path().join("other")).is_err());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(200));
+                drop(scanner);
+            });
+            write(&path, b"second")
+        })?;
+        assert_eq!(fs::read(&path)?, b"second");
+        let _scanner = open()?;
+        assert!(write(&path, b"third").is_err());
+        assert_eq!(fs::read(&path)?, b"second");
+        Ok(())
+    }
+
     /// Linux's own file systems answer as disks do that cannot flush.
     #[cfg(target_os = "linux")]
     #[test]
@@ -294,6 +378,18 @@ mod tests {
         assert!(file.sync_all().is_err(), "it can be flushed");
         flush(&file)?;
         flush_folder(Path::new("/proc/self"))
+    }
+
+    #[test]
+    fn what_apples_file_systems_answer_is_no_failure() {
+        let answers = |number| {
+            let error = io::Error::from_raw_os_error(number);
+            [true, false].map(|is_apple| cannot_be_asked(&error, is_apple))
+        };
+        assert_eq!(answers(25), [true, false]);
+        assert_eq!(answers(45), [true, false]);
+        // a disk that fails (EIO), and one that is full (ENOSPC)
+        assert_eq!([answers(5), answers(28)], [[false; 2]; 2]);
     }
 
     #[cfg(target_os = "linux")]

@@ -5,6 +5,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use candle_core::Result;
 use devices::Context;
@@ -25,8 +26,8 @@ use crate::files;
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// The folder as an open file, which can be locked. Some systems cannot open a folder.
-    file: Option<File>,
+    /// What is locked: the folder as an open file; on Windows, a file in it.
+    file: OnceLock<File>,
 }
 
 impl Folder {
@@ -38,7 +39,7 @@ impl Folder {
         fs::read_dir(path)?; // an error if it is no folder
         Ok(Self {
             path: path.to_owned(),
-            file: File::open(path).ok(),
+            file: File::open(path).map(OnceLock::from).unwrap_or_default(),
         })
     }
 
@@ -53,12 +54,43 @@ impl Folder {
     /// # Errors
     /// [`CheckpointError::InUse`].
     pub fn lock(&self) -> Result<()> {
-        match self.file.as_ref().map(File::try_lock) {
-            Some(Err(TryLockError::WouldBlock)) => {
-                Err(CheckpointError::InUse(self.path.clone()).into())
-            }
+        match self.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(CheckpointError::InUse(self.path.clone()).into()),
             _ => Ok(()),
         }
+    }
+
+    #[cfg(not(windows))]
+    fn try_lock(&self) -> std::result::Result<(), TryLockError> {
+        self.file.get().map_or(Ok(()), File::try_lock)
+    }
+
+    /// Windows locks no folder. So a run opens a file in it that no second run can open. Windows removes the file when the
+    /// process ends, in whatever way. While it is open, the folder cannot be moved.
+    #[cfg(windows)]
+    fn try_lock(&self) -> std::result::Result<(), TryLockError> {
+        use std::os::windows::fs::OpenOptionsExt;
+
+        const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
+        const ERROR_SHARING_VIOLATION: i32 = 32;
+
+        if self.file.get().is_some() {
+            return Ok(());
+        }
+        let opened = File::options()
+            .write(true)
+            .create(true)
+            .share_mode(0)
+            .custom_flags(FILE_FLAG_DELETE_ON_CLOSE)
+            .open(self.path.join(".lock"));
+        match opened {
+            Ok(file) => drop(self.file.set(file)),
+            Err(error) if error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => {
+                return Err(TryLockError::WouldBlock);
+            }
+            Err(error) => return Err(TryLockError::Error(error)),
+        }
+        Ok(())
     }
 
     /// An error if the name has no folder any more, or another one, in which nothing may be written.
@@ -66,7 +98,7 @@ impl Folder {
     /// # Errors
     /// [`CheckpointError::Moved`].
     pub fn check(&self) -> Result<()> {
-        let own = self.file.as_ref().and_then(|file| file.metadata().ok());
+        let own = self.file.get().and_then(|file| file.metadata().ok());
         let is_there = match (own, fs::metadata(&self.path)) {
             (Some(own), Ok(found)) => is_same(&own, &found),
             (_, found) => !found.is_err_and(|error| error.kind() == ErrorKind::NotFound),
@@ -131,7 +163,7 @@ impl Folder {
     /// If it cannot be renamed.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         let [from, to] = [from, to].map(|name| self.path.join(name));
-        let renamed = if_there(fs::rename(&from, &to));
+        let renamed = if_there(files::rename(&from, &to));
         with_way_out(renamed)
             .with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
     }
@@ -163,7 +195,12 @@ pub(crate) fn with_way_out(written: io::Result<()>) -> io::Result<()> {
     written.map_err(|error| match error.kind() {
         kind @ (ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => {
             let way_out = "copy the folder to a place that can be written, and name the copy";
-            io::Error::new(kind, format!("{error}; {way_out}"))
+            let other = if cfg!(windows) {
+                "close the program that has the file open, or "
+            } else {
+                ""
+            };
+            io::Error::new(kind, format!("{error}; {other}{way_out}"))
         }
         _ => error,
     })
@@ -185,5 +222,5 @@ fn is_same(a: &fs::Metadata, b: &fs::Metadata) -> bool {
 
 #[cfg(not(unix))]
 fn is_same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
-    true // an open folder cannot be moved
+    true // a folder with an open file cannot be moved
 }
