@@ -11,7 +11,7 @@ use flate2::read::MultiGzDecoder;
 use md5::{Digest, Md5};
 
 use crate::options::Name;
-use crate::say::say;
+use crate::say::{quoted, say};
 use crate::split::{COUNTS, PIXELS, SIDE, Split};
 
 /// Training images and labels, test images and labels.
@@ -160,7 +160,7 @@ fn check_names(
     match whole {
         Some(set) => bail!(
             "these are the files of {set}, not of {name}; for {set} give --dataset {set} --data {}",
-            shlex::try_quote(&dir.to_string_lossy())?
+            quoted(dir)
         ),
         None => bail!("{}; put the files of {name} there", others.join(", ")),
     }

@@ -51,6 +51,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 
 pub use options::{Data, Interrupted, Name, Options, StopFlag};
+pub use say::quoted;
 pub use source::Source;
 pub use split::{PIXELS, SIDE, Split};
 pub use training::{DataIter, Loader};

@@ -53,7 +53,8 @@ fn packaged(name: Name) -> Option<PathBuf> {
     let dirs = env::var_os("XDG_DATA_DIRS")
         .filter(|dirs| !dirs.is_empty())
         .unwrap_or_else(|| "/usr/local/share:/usr/share".into());
-    let mut folders = env::split_paths(&dirs).map(|dir| dir.join(format!("datasets/{name}")));
+    let mut folders =
+        env::split_paths(&dirs).map(|dir| dir.join("datasets").join(name.to_string()));
     folders.find(|folder| folder.is_dir())
 }
 

@@ -174,11 +174,11 @@ fn a_named_folder_is_never_passed_over() -> Result<()> {
 
 fn a_package_of_the_system_is_used_before_the_hub() -> Result<()> {
     let share = tempdir()?;
-    let dir = share.path().join("datasets/fashion-mnist");
+    let dir = share.path().join("datasets").join("fashion-mnist");
     std::fs::create_dir_all(&dir)?;
     write_folder(&dir)?;
-    let dirs = format!("/no/such/folder:{}", share.path().display());
-    let dirs = [("XDG_DATA_DIRS", dirs.as_str())];
+    let dirs = std::env::join_paths([Path::new("/no/such/folder"), share.path()])?;
+    let dirs = [("XDG_DATA_DIRS", dirs.to_str().unwrap())];
     let says = format!(
         "fashion-mnist from {} (4 IDX files, none as published); 12 + 1",
         dir.display()
@@ -204,7 +204,7 @@ fn other_names_are_shown() -> Result<()> {
         std::fs::write(dir.path().join(name), "")?;
     }
     lacks(dir.path(), "; it has a.png, b.png, c.png, d.png and more")?;
-    let raw = dir.path().join("FashionMNIST/raw");
+    let raw = dir.path().join("FashionMNIST").join("raw");
     std::fs::create_dir_all(&raw)?;
     write_folder(&raw)?;
     let below = format!("; they are in {}: name that folder", raw.display());
@@ -283,6 +283,7 @@ mod hub {
     use super::*;
 
     pub fn trials() -> Vec<Trial> {
+        #[cfg_attr(not(unix), expect(unused_mut))]
         let mut trials = Vec::from(trials![
             a_hub_that_cannot_be_reached_means_synthetic_images,
             an_answer_500_is_an_error_with_the_ways_out,
@@ -532,15 +533,24 @@ mod hub {
     fn a_cache_may_have_copies_in_place_of_links() -> Result<()> {
         let home = tempdir()?;
         prints(&load(&good(), home.path()), LOADED)?;
-        for part in ["train", "test"] {
-            let file = format!("snapshots/{COMMIT}/fashion_mnist/{part}/0000.parquet");
-            let file = cache(home.path()).join(file);
+        for file in cached(home.path()) {
             let bytes = fs::read(&file)?;
             fs::remove_file(&file)?;
             fs::write(&file, bytes)?;
         }
-        let output = load(&closed(), home.path());
-        prints(&output, "fashion-mnist from an earlier download from")
+        let from_cache = "fashion-mnist from an earlier download from";
+        prints(&load(&closed(), home.path()), from_cache)?;
+        damage(home.path())?;
+        prints(
+            &load(&closed(), home.path()),
+            "train/0000.parquet is damaged: ",
+        )?;
+        // another program keeps no data beside its copies
+        fs::remove_dir_all(cache(home.path()).join("blobs"))?;
+        for (file, part) in cached(home.path()).iter().zip(["/train/", "/test/"]) {
+            fs::write(file, parquet(part))?;
+        }
+        prints(&load(&closed(), home.path()), from_cache)
     }
 
     /// They leave no trace: then a good Hub is asked.
@@ -563,15 +573,27 @@ mod hub {
         Ok(())
     }
 
+    /// The files that hf-hub reads: links, or copies.
+    fn cached(home: &Path) -> [PathBuf; 2] {
+        ["train", "test"].map(|part| {
+            let snapshot = cache(home).join("snapshots").join(COMMIT);
+            snapshot.join(format!("fashion_mnist/{part}/0000.parquet"))
+        })
+    }
+
+    fn damage(home: &Path) -> Result<()> {
+        for file in cached(home) {
+            let mut bytes = fs::read(&file)?;
+            bytes[100] ^= 4;
+            fs::write(file, bytes)?;
+        }
+        Ok(())
+    }
+
     fn a_file_damaged_in_the_cache_is_an_error() -> Result<()> {
         let home = tempdir()?;
         prints(&load(&good(), home.path()), LOADED)?;
-        for blob in fs::read_dir(cache(home.path()).join("blobs"))? {
-            let path = blob?.path();
-            let mut bytes = fs::read(&path)?;
-            bytes[100] ^= 4;
-            fs::write(path, bytes)?;
-        }
+        damage(home.path())?;
         let output = load(&closed(), home.path());
         prints(&output, "train/0000.parquet is damaged: ")?;
         prints(&output, "remove these files to download them again")

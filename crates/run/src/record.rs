@@ -18,7 +18,8 @@ use candle_core::Tensor;
 
 use crate::lines::{ACCURACY, EPOCHS, Epoch, LOSS, Lines, STEPS, Sizes};
 use crate::options::is_same_folder;
-use crate::say::{quoted, warn};
+use crate::say::warn;
+use dataset::quoted;
 use training::{CheckpointFolder, Folder, NEWEST, files, weights};
 
 const MODEL: &str = "model.safetensors";

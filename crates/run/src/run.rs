@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{Device, Tensor};
 use d2l::Timer;
-use dataset::DataIter;
+use dataset::{DataIter, quoted};
 
 use crate::bad_input::BadInput;
 use crate::bar::Bar;
@@ -21,7 +21,7 @@ use crate::interrupt::{self, interrupted};
 use crate::lines::{Epoch, Lines, Sizes};
 use crate::options::{Book, Options};
 use crate::record::Record;
-use crate::say::{is_quiet, quoted, say};
+use crate::say::{is_quiet, say};
 use crate::trace::Trace;
 use crate::train_state::TrainState;
 use chosen::Chosen;

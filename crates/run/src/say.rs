@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::Write;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -67,15 +66,6 @@ pub fn warn(line: fmt::Arguments<'_>) {
     }
 }
 
-/// A path as it is written on a command line.
-pub(crate) fn quoted(path: &Path) -> String {
-    let path = path.to_string_lossy();
-    match shlex::try_quote(&path) {
-        Ok(quoted) => quoted.into_owned(),
-        Err(_) => path.into_owned(), // it has a zero byte, which no path has
-    }
-}
-
 /// Prints a line to stderr that says how far the run is.
 pub(crate) fn tell(line: &str) {
     // one write: mpirun prints lines of its own between two
@@ -93,20 +83,4 @@ pub(crate) fn one_line(text: fmt::Arguments<'_>) -> String {
         }
     });
     shown.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_can_be_copied_to_a_shell() {
-        for (path, says) in [
-            ("runs/lr-0.1", "runs/lr-0.1"),
-            ("my runs/a$b", "'my runs/a$b'"),
-            ("it's", "\"it's\""),
-        ] {
-            assert_eq!(quoted(Path::new(path)), says);
-        }
-    }
 }
