@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 
 use crate::exercise::Exercise;
 use crate::judge::VERDICT;
@@ -137,11 +138,23 @@ fn build(
     if !output.status.success() {
         return Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
-    // a line of JSON for each artifact; that of the program names its file
-    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-    let file = messages.lines().rev().find_map(|line| {
-        let (_, rest) = line.split_once("\"executable\":\"")?;
-        rest.split_once('"').map(|(file, _)| file)
-    });
-    Ok(Ok(PathBuf::from(file.context("cargo named no program")?)))
+    let program = executable(&String::from_utf8_lossy(&output.stdout));
+    Ok(Ok(program.context("cargo named no program")?))
+}
+
+/// The program that cargo has built: it prints a line of JSON for each artifact.
+///
+/// ```
+/// let line = r#"{"reason":"compiler-artifact","executable":"C:\\target\\debug\\answer.exe"}"#;
+/// let program = lab::answer::executable(line);
+/// assert_eq!(program, Some(r"C:\target\debug\answer.exe".into()));
+/// ```
+pub fn executable(messages: &str) -> Option<PathBuf> {
+    #[derive(Deserialize)]
+    struct Message {
+        executable: Option<PathBuf>,
+    }
+
+    let mut lines = messages.lines().rev();
+    lines.find_map(|line| serde_json::from_str::<Message>(line).ok()?.executable)
 }

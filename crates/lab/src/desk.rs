@@ -19,8 +19,7 @@ pub struct Desk {
 impl Desk {
     /// The folder `lab` of the repository, which is made when something is written there.
     pub fn open() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        Self::in_folder(root.canonicalize().unwrap_or(root).join("lab"))
+        Self::in_folder(repository().join("lab"))
     }
 
     /// Copies in another folder.
@@ -134,6 +133,12 @@ impl Desk {
         // a line that was damaged is of no exercise
         Ok(String::from_utf8_lossy(&read(&path)?).into_owned())
     }
+}
+
+/// The folder of the repository. It is not made canonical, because on Windows such a path begins with `\\?\`.
+pub fn repository() -> &'static Path {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    folder.ancestors().nth(2).unwrap_or(folder)
 }
 
 const SOLVED: &str = "solved.txt";

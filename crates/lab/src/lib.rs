@@ -22,7 +22,7 @@ pub mod race;
 pub mod steps;
 pub mod training;
 
-pub use desk::Desk;
+pub use desk::{Desk, repository};
 pub use devices::without_backtrace;
 pub use exercise::{ALL, Exercise, FUNCTIONS};
 pub use judge::{Check, equal, judge, print_verdict, same};

@@ -435,10 +435,6 @@ fn heading(exercise: &Exercise) -> impl Display {
 
 /// A path as a reader in the repository's folder writes it.
 fn shown(path: &Path) -> String {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = repository.canonicalize().unwrap_or(repository);
-    path.strip_prefix(&root)
-        .unwrap_or(path)
-        .display()
-        .to_string()
+    let shown = path.strip_prefix(lab::repository()).unwrap_or(path);
+    shown.display().to_string()
 }
