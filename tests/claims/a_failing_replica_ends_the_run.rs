@@ -18,8 +18,9 @@ use candle_core::Tensor;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::{command, copies, cpus, formula_batch, has, signal, until_two_checkpoints};
-use crate::kit::{start, succeeds};
+use crate::kit::{command, copies, cpus, formula_batch, has, succeeds};
+#[cfg(unix)]
+use crate::kit::{signal, start, until_two_checkpoints};
 
 trials![
     one_of_several_in_every_phase,

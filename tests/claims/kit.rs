@@ -198,6 +198,7 @@ pub fn refuses(program: &str, args: &str, words: &[&str]) -> Result<()> {
 }
 
 /// Waits until a file of a run is there, which must not end before.
+#[cfg(unix)]
 pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
     until(|| file.exists(), &file.display().to_string(), run)
 }
@@ -233,6 +234,7 @@ pub fn older_checkpoint(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Sends a signal: `-KILL`.
+#[cfg(unix)]
 pub fn signal(signal: &str, pid: u32) -> Result<()> {
     let mut kill = Command::new("kill");
     let status = kill.args([signal, &pid.to_string()]).status()?;

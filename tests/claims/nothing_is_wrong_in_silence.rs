@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor, Var};
@@ -14,8 +13,10 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::{command, cpus, has, largest, refuses, run, signal, until_two_checkpoints};
-use crate::kit::{start, succeeds, until_there, write_idx};
+use crate::kit::write_idx;
+#[cfg(unix)]
+use crate::kit::{command, signal, until_there};
+use crate::kit::{cpus, has, largest, refuses, run, start, succeeds, until_two_checkpoints};
 
 pub fn trials() -> Vec<Trial> {
     let disk = with_disk("size=64k", "true").is_ok_and(|output| output.status.success());
@@ -179,7 +180,7 @@ fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
         }
     }
     fs::create_dir(&trace)?;
-    std::thread::sleep(Duration::from_secs(2)); // some steps
+    std::thread::sleep(std::time::Duration::from_secs(2)); // some steps
     signal("-TERM", child.id())?;
     let output = child.wait_with_output()?;
     let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use crate::kit::{has, refuses, run, signal, start, succeeds, times, write_idx};
+#[cfg(unix)]
+use crate::kit::signal;
+use crate::kit::{has, refuses, run, start, succeeds, times, write_idx};
 
 trials![
     killed_at_random_times,
@@ -26,6 +28,7 @@ trials![
 /// A run of ResNet-18 in two epochs of four steps.
 pub const RUN: &str = "--device cpu --data synthetic --limit-train 14 --limit-test 4 --batch-size 4 --epochs 2 \
                        --gpus 2 --lr 0.02 --threads 2";
+#[cfg(unix)]
 const STEPS_PER_EPOCH: usize = 4;
 pub const NEWEST: &str = "checkpoint.safetensors";
 

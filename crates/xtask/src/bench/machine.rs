@@ -124,11 +124,10 @@ pub fn ask(command: &str, args: &[&str]) -> String {
         .to_owned()
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn this_process_is_known() {
         let pid = std::process::id();
