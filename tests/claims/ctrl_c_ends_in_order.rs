@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -75,7 +75,7 @@ fn one_that_is_ignored_stays_so() -> Result<()> {
     let args =
         "--as scratch --device cpu --data synthetic --limit-train 100 --limit-test 10 --epochs 30";
     for name in ["HUP", "INT", "TERM"] {
-        let mut child = Command::new("sh")
+        let mut child = std::process::Command::new("sh")
             .args(["-c", &format!("trap '' {name}; exec \"$0\" \"$@\"")])
             .arg(std::env::current_exe()?)
             .args(args.split_whitespace())

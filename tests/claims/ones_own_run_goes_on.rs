@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::kit::{
-    command, ended, has, older_checkpoint, root, signal, times, until_two_checkpoints,
-};
+use crate::kit::{command, ended, has, older_checkpoint, signal, times, until_two_checkpoints};
 
 trials![
     killed_at_random_times,
@@ -185,7 +183,8 @@ fn killed_after_each_operation_on_a_file() -> Result<()> {
     let (expected, _) = undisturbed(args)?;
     let folder = tempfile::tempdir()?;
     let library = folder.path().join("killed.so");
-    let source = root().join("tests/claims/ones_own_run_goes_on/killed_at_each_operation.c");
+    let source =
+        crate::kit::root().join("tests/claims/ones_own_run_goes_on/killed_at_each_operation.c");
     let mut cc = Command::new("cc");
     let cc = cc
         .args(["-shared", "-fPIC", "-o"])
