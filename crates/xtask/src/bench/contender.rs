@@ -90,7 +90,7 @@ impl Contender {
 }
 
 /// Modes of `benches/pytorch_step.py`.
-const PYTORCH_MODES: [&str; 6] = [
+pub const PYTORCH_MODES: [&str; 6] = [
     "eager",
     "eager-channels_last",
     "compile",
@@ -134,14 +134,17 @@ const AVX2: [(&str, &str); 4] = [
     ("MKL_ENABLE_INSTRUCTIONS", "AVX2"),
 ];
 
-/// Every program, with all threads, then with one.
+/// Every program, with all threads, then with one unless the number of threads was given.
 fn programs(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
     let threads = options.threads();
-    let mut counts = vec![threads, 1];
-    counts.dedup();
+    let mut counts = vec![threads];
+    if options.threads.is_none() && threads > 1 {
+        counts.push(1);
+    }
     let mut all = Vec::new();
     if options.has(Part::Ours) {
-        all.extend(ours(threads, work.batch)?);
+        let all_ours = ours(threads, work.batch)?.into_iter();
+        all.extend(all_ours.filter(|ours| counts.contains(&ours.threads)));
     }
     if options.has(Part::Pytorch) {
         peers::has_pytorch(&options.python)?;
@@ -149,7 +152,8 @@ fn programs(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
             // AVX2 has no instructions for bf16: a step takes minutes
             let modes = PYTORCH_MODES
                 .iter()
-                .filter(|mode| !(options.avx2 && mode.starts_with("bf16")));
+                .filter(|mode| !(options.avx2 && mode.starts_with("bf16")))
+                .filter(|mode| options.mode.is_empty() || options.mode.iter().any(|m| m == *mode));
             all.extend(modes.map(|mode| pytorch(options, mode, n)));
         }
     }

@@ -5,8 +5,10 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 
+use super::contender::PYTORCH_MODES;
 use super::work::Work;
 
 /// The book's steps; other networks; steps in which there is so little to compute that what a step costs always shows.
@@ -38,9 +40,13 @@ pub struct CpuOptions {
     #[arg(long, value_name = "STEP", default_values = STEPS)]
     pub step: Vec<Work>,
 
-    /// Number of threads of each program [default: all cores]
+    /// Number of threads of each program [default: all cores, and then 1]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
+
+    /// Measure PyTorch in this mode only (repeatable): each that is compiled takes a minute before its first step
+    #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(PYTORCH_MODES))]
+    pub mode: Vec<String>,
 
     /// No program uses AVX-512; the report is cpu-avx2.md
     #[arg(long)]
