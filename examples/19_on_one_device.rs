@@ -26,8 +26,8 @@ fn train(train_iter: &DataIter, test_iter: &DataIter) -> Result<f64> {
     let vars = VarMap::new();
     let net = network(VarBuilder::from_varmap(&vars, DType::F32, &device))?;
     let params = vars.all_vars();
-    let grads = params.iter().map(|w| Var::from_tensor(&w.zeros_like()?));
-    let grads = grads.collect::<Result<Vec<_>>>()?;
+    let zeros = |w: &Var| Var::from_tensor(&w.zeros_like()?);
+    let grads: Vec<Var> = params.iter().map(zeros).collect::<Result<_>>()?;
     for epoch in 1..=3 {
         for batch in train_iter.epoch(epoch) {
             let (x, y) = batch?;

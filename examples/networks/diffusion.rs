@@ -91,8 +91,8 @@ impl TimeEmbedding {
         let frequency = |i: u32| 10_000f32.powf(-(i as f32) / 16.);
         let angles = Tensor::from_iter((0..16).map(|i| MOMENT * frequency(i)), x.device())?;
         let waves = Tensor::cat(&[angles.sin()?, angles.cos()?], 0)?;
-        let waves = waves.expand((x.dims()[0], 32))?.contiguous()?;
-        let h = self.up.forward(&Value::new(&waves)?, train)?.silu()?;
+        let of_each = waves.expand((x.dims()[0], 32))?.contiguous()?;
+        let h = self.up.forward(&Value::new(&of_each)?, train)?.silu()?;
         self.down.forward(&h, train)
     }
 }
@@ -127,8 +127,7 @@ impl ResBlock {
         let h = self.norm_1.forward(x, train)?.silu()?;
         let h = self.conv_1.forward(&h, train)?;
         let time = self.time.forward(&time.silu()?, train)?;
-        let (examples, channels) = (time.dims()[0], time.dims()[1]);
-        let h = h.broadcast_add(&time.reshape((examples, 1, 1, channels))?)?;
+        let h = h.broadcast_add(&time.reshape((time.dims()[0], 1, 1, ()))?)?;
         let h = self.norm_2.forward(&h, train)?.silu()?;
         let h = self.conv_2.forward(&h, train)?;
         match &self.shortcut {
@@ -175,8 +174,8 @@ impl SpatialTransformer {
             candle_core::bail!("expected images, got {:?}", x.dims())
         };
         let context = Tensor::ones((examples, 4, CONTEXT), DType::F32, x.device())?;
-        let h = self.norm.forward(x, train)?;
-        let h = h.reshape((examples, rows * columns, channels))?;
+        let pixels = (examples, rows * columns, channels);
+        let h = self.norm.forward(x, train)?.reshape(pixels)?;
         let h = self.project_in.forward(&h, train)?;
         let own = self.norm_1.forward(&h, train)?;
         let h = (&h + &self.own.forward(&own, &own, train)?)?;
@@ -213,10 +212,8 @@ impl CrossAttention {
     }
 
     fn forward(&self, x: &Value, context: &Value, train: bool) -> Result<Value> {
-        let (k, v) = (
-            self.k.forward(context, train)?,
-            self.v.forward(context, train)?,
-        );
+        let k = self.k.forward(context, train)?;
+        let v = self.v.forward(context, train)?;
         let h = self
             .q
             .forward(x, train)?

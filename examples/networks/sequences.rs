@@ -35,7 +35,8 @@ fn rotations(places: u32, head: usize, base: f32) -> Result<(Tensor, Tensor)> {
 }
 
 fn llama_layer(vb: VarBuilder<'_>, cos: &Tensor, sin: &Tensor) -> Result<impl Network + use<>> {
-    let (cos, sin) = (cos.clone(), sin.clone());
+    let cos = cos.clone();
+    let sin = sin.clone();
     let kv_heads = HEADS / 2;
     let linear = |inputs, outputs, name| Linear::without_bias(inputs, outputs, vb.pp(name));
     let norm_1 = RmsNorm::new(WIDTH, vb.pp("input_layernorm"))?;
@@ -76,9 +77,9 @@ pub fn vit(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
     Ok(move |x: &Value, train: bool| {
         let examples = x.dims()[0];
         let patches = patches.forward(&x.nhwc()?, train)?;
-        let patches = patches.reshape((examples, (), WIDTH))?;
-        let class = (&patches.narrow(1, 0, 1)? * 0.0)?.broadcast_add(&Value::new(&class)?)?;
-        let mut h = Value::cat(&[&class, &patches], 1)?;
+        let zeros = Tensor::zeros((examples, 1, WIDTH), DType::F32, x.device())?;
+        let class = Value::new(&zeros)?.broadcast_add(&Value::new(&class)?)?; // one for each example
+        let mut h = Value::cat(&[&class, &patches.reshape((examples, (), WIDTH))?], 1)?;
         h = h.broadcast_add(&Value::new(&places)?)?;
         for block in &blocks {
             h = block.forward(&h, train)?;
@@ -90,14 +91,18 @@ pub fn vit(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
 
 fn vit_block(vb: VarBuilder<'_>) -> Result<impl Network + use<>> {
     let norm_1 = LayerNorm::new(WIDTH, vb.pp("norm_1"))?;
-    let [q, k, v, o] = ["q", "k", "v", "o"].map(|name| Linear::new(WIDTH, WIDTH, vb.pp(name)));
-    let (q, k, v, o) = (q?, k?, v?, o?);
+    let linear = |name| Linear::new(WIDTH, WIDTH, vb.pp(name));
+    let q = linear("q")?;
+    let k = linear("k")?;
+    let v = linear("v")?;
+    let o = linear("o")?;
     let norm_2 = LayerNorm::new(WIDTH, vb.pp("norm_2"))?;
     let up = Linear::new(WIDTH, 4 * WIDTH, vb.pp("up"))?;
     let down = Linear::new(4 * WIDTH, WIDTH, vb.pp("down"))?;
     Ok(move |x: &Value, train: bool| {
         let h = norm_1.forward(x, train)?;
-        let (k, v) = (k.forward(&h, train)?, v.forward(&h, train)?);
+        let k = k.forward(&h, train)?;
+        let v = v.forward(&h, train)?;
         let h = q
             .forward(&h, train)?
             .attention(&k, &v, &Attention::new(HEADS))?;

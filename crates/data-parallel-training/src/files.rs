@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// A file that is being written is changed more often than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
-/// As many links as Linux follows.
+/// Linux follows the same number of links.
 const MOST_LINKS: usize = 40;
-/// While another program has a file open, a rename is tried so many times, with these pauses: a second in all.
+/// Attempts at a rename while another program has the file open, a second in all.
 const ATTEMPTS: usize = if cfg!(windows) { 200 } else { 1 };
 const PAUSE: Duration = Duration::from_millis(5);
 

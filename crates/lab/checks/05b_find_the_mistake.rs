@@ -11,7 +11,8 @@ pub fn check() -> Result<()> {
         "Your test finds a mistake in the right step. k devices take the step of one, up to rounding: compare equal \
          minibatches."
     );
-    let (mut found, mut missed) = (vec![], vec![]);
+    let mut found = vec![];
+    let mut missed = vec![];
     for (title, step) in WRONG {
         if finds_a_mistake(*step)? {
             found.push(*title);

@@ -1,6 +1,7 @@
 //! Which calls of candle's modules have been compared with finite differences. [`super::comparison`] says how a call is
 //! compared.
 
+use super::missing::{self, Change, New};
 use super::variables::Variables;
 use super::watch::Watch;
 use candle_core::{DType, Result, Tensor, TensorId, Var, bail};
@@ -43,9 +44,9 @@ use std::time::{Duration, Instant};
 /// those that give another result each time in training, such as candle's dropout, and those that change something in
 /// training that is no buffer and on which inference depends. One run in training mode has changed that then. What gives
 /// NaN, or another result each time with `train` false, is an error. A module that counts its calls counts those of the
-/// comparisons too, some 30 for each shape.
+/// comparisons too, some 25 for each shape.
 ///
-/// A first step takes some 20 times as long as others. One in which nothing is new takes no longer than without checks,
+/// A first step takes 9 to 30 times as long as others. One in which nothing is new takes no longer than without checks,
 /// except where equal numbers are looked for.
 ///
 /// ```
@@ -138,9 +139,6 @@ pub(crate) struct Found {
     pub watch: Watch,
 }
 
-/// The change in the result of a module when variables move.
-pub(crate) type Change = Box<dyn Fn(&[&Var]) -> Result<f64>>;
-
 /// A network that is written down under checks.
 struct Run {
     checks: GradientChecks,
@@ -157,11 +155,6 @@ struct Run {
     made_of: HashMap<Kind, usize>,
     /// The modules that are new or are called in a new way.
     new: Vec<New>,
-}
-
-struct New {
-    made: &'static Location<'static>,
-    change: Change,
 }
 
 thread_local! {
@@ -472,104 +465,5 @@ fn check_missing() -> Result<()> {
         .filter(|(_, var)| !seen.contains(&var.id()))
         .map(|(name, var)| (name.as_str(), var))
         .collect();
-    for New { made, change } in new {
-        let mut missing = Missing {
-            change,
-            runs: 0,
-            names: Vec::new(),
-        };
-        missing.look(&unseen)?;
-        let names = &missing.names;
-        if names.is_empty() {
-            continue;
-        }
-        let layer = layer_of(names);
-        let (gradients_are, it_is) = if names.len() == 1 && !missing.has_stopped() {
-            ("gradient", "is missing, although the result depends on it")
-        } else {
-            (
-                "gradients",
-                "are missing, although the result depends on them",
-            )
-        };
-        let freeze = if missing.has_stopped() {
-            "Trainer::rate with their names and 0.0".to_owned()
-        } else if layer.is_empty() {
-            "Trainer::rate with each of these names and 0.0".to_owned()
-        } else {
-            format!("Trainer::rate({layer:?}, 0.0)")
-        };
-        let names = some_of(names, missing.has_stopped());
-        bail!(
-            "candle ({made}): the {gradients_are} of {names} {it_is}. What is cut off on purpose, as by detach, has to be \
-             frozen: {freeze}. If it is to be trained, the page \"What trains in candle\" says what to use instead"
-        )
-    }
-    Ok(())
-}
-
-/// The variables without a gradient on which the result of a call depends.
-struct Missing<'a> {
-    change: Change,
-    /// The number of runs of the call so far.
-    runs: usize,
-    names: Vec<&'a str>,
-}
-
-impl<'a> Missing<'a> {
-    /// The runs after which no further names are looked for: a network may have hundreds.
-    const RUNS: usize = 24;
-
-    fn has_stopped(&self) -> bool {
-        self.runs >= Self::RUNS
-    }
-
-    /// Moves the variables together. If the result changes, it looks at both halves.
-    fn look(&mut self, variables: &[(&'a str, &Var)]) -> Result<()> {
-        if variables.is_empty() || self.has_stopped() && !self.names.is_empty() {
-            return Ok(());
-        }
-        self.runs += 1;
-        let all: Vec<&Var> = variables.iter().map(|(_, var)| *var).collect();
-        if (self.change)(&all)? == 0. {
-            return Ok(());
-        }
-        if let [(name, _)] = variables {
-            self.names.push(name);
-            return Ok(());
-        }
-        let (first, second) = variables.split_at(variables.len() / 2);
-        self.look(first)?;
-        self.look(second)
-    }
-}
-
-/// The first names, and how many others there are, or that there may be others.
-fn some_of(names: &[&str], may_have_others: bool) -> String {
-    match names {
-        names if may_have_others => {
-            format!("{} and others", names[..names.len().min(3)].join(", "))
-        }
-        [a, b, c, _, ..] => format!("{a}, {b}, {c} and {} more", names.len() - 3),
-        [a, b] => format!("{a} and {b}"),
-        _ => names.join(", "),
-    }
-}
-
-/// The layer of which all of these are, or their only name; empty where they have none in common.
-fn layer_of<'a>(names: &[&'a str]) -> &'a str {
-    let [first, others @ ..] = names else {
-        return "";
-    };
-    if others.is_empty() {
-        return first;
-    }
-    let ends = first.match_indices('.').map(|(end, _)| end);
-    let is_common = |end: &usize| {
-        let layer = &first[..=*end];
-        others.iter().all(|name| name.starts_with(layer))
-    };
-    ends.take_while(is_common)
-        .last()
-        .map_or("", |end| &first[..end])
+    missing::check(&unseen, new)
 }

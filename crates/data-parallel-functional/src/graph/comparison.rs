@@ -17,6 +17,7 @@
 use super::checked::{Call, Found, note_variable, say_if_slow};
 use super::difference::{self, Direction, GradientCheck, NO_NUMBER, RANDOM, TOLERANCE};
 use super::gradient_error::GradientError;
+use super::missing::Change;
 use super::value::Value;
 use super::variables::Variables;
 use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, said, with};
@@ -89,21 +90,25 @@ pub(crate) fn compare(
         repeats: comparison.repeats(&mode, &passed)?,
         seen: Default::default(),
     };
+    Ok(Found {
+        variables,
+        change: change(mode, passed),
+        watch,
+    })
+}
+
+/// The change in the result of a module on these numbers when variables move. Its result before is computed once.
+fn change(mode: InOneMode, numbers: Vec<Tensor>) -> Change {
     let before = OnceCell::new();
-    let change = move |variables: &[&Var]| {
+    Box::new(move |variables| {
         let before = match before.get() {
             Some(before) => before,
             None => {
-                let y = mode.run(&passed)?.detach();
+                let y = mode.run(&numbers)?.detach();
                 before.get_or_init(|| y)
             }
         };
-        difference::change(|| mode.run(&passed), before, variables)
-    };
-    Ok(Found {
-        variables,
-        change: Box::new(change),
-        watch,
+        difference::change(|| mode.run(&numbers), before, variables)
     })
 }
 

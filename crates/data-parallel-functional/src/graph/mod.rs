@@ -24,6 +24,7 @@ mod eval;
 pub(crate) mod gather;
 pub(crate) mod gradient_error;
 pub(crate) mod gradients;
+pub(crate) mod missing;
 pub(crate) mod network;
 pub(crate) mod tape;
 pub(crate) mod value;

@@ -339,7 +339,7 @@ impl Trainer {
     /// compares the gradient of each [`functional::candle`] in the network and in the loss with finite differences, as
     /// [`functional::GradientChecks`] does. A wrong gradient is an error, except of a frozen parameter. Default: on.
     ///
-    /// The check calls each module some 30 times for each shape. A module that counts its calls, or draws from a generator of
+    /// The check calls each module some 25 times for each shape. A module that counts its calls, or draws from a generator of
     /// its own, counts and draws for the check too.
     pub fn check_gradients(self, checks: bool) -> Self {
         Self {

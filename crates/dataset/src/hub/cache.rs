@@ -145,10 +145,9 @@ impl Cache {
 
     /// The SHA-256 of all data in the folder.
     fn sums(&self) -> Vec<String> {
-        let names = fs::read_dir(self.folder.join("blobs"))
-            .into_iter()
-            .flatten();
-        let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let entries = fs::read_dir(self.folder.join("blobs"));
+        let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
+        let names = entries.into_iter().flatten().filter_map(name);
         names.filter(|name| is_hash(name, 64)).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::options::{CpuOptions, Part};
+use super::options::{CpuOptions, PYTORCH_MODES, Part};
 use super::peers;
 use super::work::Work;
 
@@ -88,16 +88,6 @@ impl Contender {
         command
     }
 }
-
-/// Modes of `benches/pytorch_step.py`.
-pub const PYTORCH_MODES: [&str; 6] = [
-    "eager",
-    "eager-channels_last",
-    "compile",
-    "compile-channels_last",
-    "bf16-eager-channels_last",
-    "bf16-compile-channels_last",
-];
 
 /// Those that are compared on several devices, with DistributedDataParallel.
 const DDP_MODES: [&str; 2] = ["eager-channels_last", "compile-channels_last"];

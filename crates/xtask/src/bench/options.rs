@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 
-use super::contender::PYTORCH_MODES;
 use super::work::Work;
 
 /// The book's steps; other networks; steps in which there is so little to compute that what a step costs always shows.
@@ -23,6 +22,16 @@ pub const STEPS: [&str; 10] = [
     "mlp512-128",
     "lenet-1",
     "mlp128-16",
+];
+
+/// Modes of `benches/pytorch_step.py`.
+pub const PYTORCH_MODES: [&str; 6] = [
+    "eager",
+    "eager-channels_last",
+    "compile",
+    "compile-channels_last",
+    "bf16-eager-channels_last",
+    "bf16-compile-channels_last",
 ];
 
 /// Options of `bench cpu`.
