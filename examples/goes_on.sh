@@ -3,7 +3,7 @@
 # folder that all hosts see. It does not copy the program and the data to the hosts.
 #
 # HOSTS='one two' PROGRAM='target/release/concise --backend mpi' sh goes_on.sh DIR OPTIONS…
-dir=$1
+dir=$1 asked= job= before=
 shift
 trap 'asked=yes; [ -z "$job" ] || kill -USR1 $job' INT TERM HUP USR1 # mpirun would not wait for a checkpoint
 while :; do

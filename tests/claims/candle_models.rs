@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 
 use crate::kit::root;
 
-/// Both build candle-transformers, which takes minutes, so they wait until they are asked for.
+/// It builds candle-transformers, which takes minutes, so it waits until it is asked for.
 pub fn trials() -> Vec<Trial> {
     let asked = std::env::var_os("CANDLE_MODELS").is_some();
     listed!(asked, "CANDLE_MODELS=1", two_models_train_as_they_are)
@@ -39,8 +39,8 @@ fn two_models_train_as_they_are() -> Result<()> {
     fs::copy(from.join("src/main.rs"), elsewhere.join("src/main.rs"))?;
     let manifest = fs::read_to_string(from.join("Cargo.toml"))?;
     let library = root().join("crates/data-parallel");
-    let path = library.to_str().context("no text")?;
-    let manifest = manifest.replace("../../crates/data-parallel", path);
+    let path = library.to_str().context("no text")?.replace('\\', "/");
+    let manifest = manifest.replace("../../crates/data-parallel", &path);
     fs::write(elsewhere.join("Cargo.toml"), manifest)?;
     let mut run = Command::new(env!("CARGO"));
     succeeds(run.args(["run", "--release"]).current_dir(&elsewhere))

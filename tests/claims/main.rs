@@ -43,7 +43,7 @@ mod public_networks_train;
 mod real_data;
 mod runs_are_taken_up;
 mod runs_leave_a_record;
-#[cfg(unix)]
+#[cfg(target_os = "linux")] // macOS has no `setsid`
 mod scripts_go_on;
 mod seven_diffs;
 #[cfg_attr(not(feature = "mpi"), path = "needs_mpi.rs")]
@@ -115,7 +115,7 @@ fn run_tests() -> ExitCode {
         real_data::trials(),
         runs_are_taken_up::trials(),
         runs_leave_a_record::trials(),
-        #[cfg(unix)]
+        #[cfg(target_os = "linux")]
         scripts_go_on::trials(),
         seven_diffs::trials(),
         several_processes::trials(),

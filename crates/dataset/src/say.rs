@@ -24,7 +24,8 @@ pub fn quoted(path: &Path) -> String {
     }
 }
 
-/// As cmd and PowerShell read it: a backslash stands for itself, except before the last quotation mark. A path has no
+/// As cmd and PowerShell read it, if it has no `%`, `$` or backtick: a backslash stands for itself, except before the last
+/// quotation mark. A path has no
 /// quotation marks there.
 fn quoted_for_windows(path: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "\\/:._-+".contains(c);

@@ -16,8 +16,8 @@ pub fn check() -> Result<()> {
         let sets_itself = done.as_ref().is_err_and(|error| error.to_string().contains(itself));
         ensure!(
             !sets_itself,
-            "In a list of {k}, you set a tensor to itself, which candle refuses. Write the sum into data[1] and the \
-             others only: it is in data[0] already."
+            "In a list of {k}, you set a tensor to itself, which candle refuses. Add into data[0], \
+             and then write the sum into data[1] and the others only."
         );
         done?;
 

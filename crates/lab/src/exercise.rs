@@ -34,7 +34,9 @@ impl Exercise {
     /// # Errors
     /// If there is none.
     pub fn find(name: &str) -> Result<&'static Self> {
-        let labelled = ALL.iter().find(|exercise| exercise.label() == name);
+        let labelled = ALL
+            .iter()
+            .find(|one| one.label() == name.trim_start_matches('0'));
         let found = labelled.or_else(|| {
             let is_number = name.parse::<usize>().is_ok();
             let mut all = ALL.iter();

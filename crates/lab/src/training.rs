@@ -178,7 +178,9 @@ impl<'a> Run<'a> {
 
     /// One minibatch on new replicas, which are dropped: the first one starts threads and takes memory.
     fn warm_up(&self, (x, y): &Minibatch) -> Result<()> {
-        let fresh = Self::new(self.functions, self.devices.len())?;
+        let k = self.devices.len();
+        d2l::share_cores(Some(k), k); // as in an epoch
+        let fresh = Self::new(self.functions, k)?;
         (self.functions.train_batch)(x, y, &fresh.replicas, &self.devices, LR)?;
         Ok(())
     }

@@ -429,7 +429,7 @@ pub(crate) fn add_compared(call: &Call<'_>, found: Found) {
     });
 }
 
-/// Says what takes so long after five seconds of comparisons, once in a process: nobody should wait and not know why.
+/// Says what takes so long five seconds after the network began to be written down, once in a process.
 pub(crate) fn say_if_slow(made: &Location<'_>) {
     static SAID: Once = Once::new();
     let is_slow = |run: &Option<Run>| {
@@ -460,6 +460,9 @@ fn check_missing() -> Result<()> {
         };
         (run.checks.variables.clone(), seen, new)
     });
+    if new.is_empty() {
+        return Ok(());
+    }
     let trained = variables.trained.iter();
     let unseen: Vec<(&str, &Var)> = trained
         .filter(|(_, var)| !seen.contains(&var.id()))

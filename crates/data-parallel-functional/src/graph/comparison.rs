@@ -104,7 +104,7 @@ fn change(mode: InOneMode, numbers: Vec<Tensor>) -> Change {
         let before = match before.get() {
             Some(before) => before,
             None => {
-                let y = mode.run(&numbers)?.detach();
+                let y = mode.run(&numbers)?.detach().copy()?; // it may be a view of a variable
                 before.get_or_init(|| y)
             }
         };

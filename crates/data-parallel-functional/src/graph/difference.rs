@@ -33,7 +33,7 @@ pub(crate) const RANDOM: &str = "gives another result each time";
 /// candle computes no gradient for some operations, and a wrong one for others, without an error. A comparison takes
 /// five random directions. For each it compares the derivative that follows from candle's gradient with
 /// (f(x + h·d) − f(x − h·d)) / 2h. The gradient is wrong if three of the five differ, for each of three h, and the finite
-/// differences of two h are close to each other: rounding makes others. It stops as soon as three are enough. `tolerance` is the largest allowed difference, in
+/// differences of two h are close to each other: rounding makes others. It stops as soon as three agree or differ. `tolerance` is the largest allowed difference, in
 /// proportion to the derivatives: 0.05 suits f32, 1e-6 suits f64. What is computed in f16 or bf16 in between is compared
 /// over longer steps: only large errors of its gradients are found. Results with several elements are weighted and summed.
 ///
@@ -255,7 +255,7 @@ impl<F: Fn() -> Result<f64>> Function<'_, F> {
     /// move together. A brief comparison passes if the first direction agrees.
     ///
     /// Each derivative is two runs of the function, so they are computed one by one, until most directions agree or most
-    /// differ.
+    /// differ. The allowed difference is in proportion to the derivatives so far.
     fn compare(
         &self,
         tensors: &[Tensor],
@@ -399,15 +399,16 @@ fn is_certain(steps: &[Derivative]) -> bool {
     })
 }
 
-/// The sum of all changes in the result of `f`, which is `before`, where `variables` move in random directions.
+/// The sum of all changes in the result of `f`, which is `before`, where `variables` move, each in a random direction of
+/// its own: what only depends on their difference changes too.
 pub(crate) fn change(
     f: impl Fn() -> Result<Tensor>,
     before: &Tensor,
     variables: &[&Var],
 ) -> Result<f64> {
     let mut moved = Moved(Vec::new());
-    for var in variables {
-        let along = (random(var, 0)? * 0.1)?;
+    for (i, var) in variables.iter().enumerate() {
+        let along = (random(var, i as u64)? * 0.1)?;
         moved.0.push(((*var).clone(), var.copy()?, along));
     }
     moved.to(1.)?;

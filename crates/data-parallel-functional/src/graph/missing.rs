@@ -81,9 +81,15 @@ impl<'a> Missing<'a> {
             self.names.push(name);
             return Ok(());
         }
+        let found = self.names.len();
         let (first, second) = variables.split_at(variables.len() / 2);
         self.look(first)?;
-        self.look(second)
+        self.look(second)?;
+        if self.names.len() == found && !self.has_stopped() {
+            // neither half changes the result alone, as of a product of zeros
+            self.names.extend(variables.iter().map(|(name, _)| *name));
+        }
+        Ok(())
     }
 }
 
@@ -91,7 +97,10 @@ impl<'a> Missing<'a> {
 fn some_of(names: &[&str], may_have_others: bool) -> String {
     match names {
         names if may_have_others => {
-            format!("{} and others", names[..names.len().min(3)].join(", "))
+            format!(
+                "{} and perhaps others",
+                names[..names.len().min(3)].join(", ")
+            )
         }
         [a, b, c, _, ..] => format!("{a}, {b}, {c} and {} more", names.len() - 3),
         [a, b] => format!("{a} and {b}"),

@@ -53,7 +53,7 @@ pub struct CpuOptions {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// Measure PyTorch in this mode only (repeatable): each that is compiled takes a minute before its first step
+    /// In the tables of programs, measure PyTorch in this mode only (repeatable): each that is compiled takes a minute before its first step
     #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(PYTORCH_MODES))]
     pub mode: Vec<String>,
 
