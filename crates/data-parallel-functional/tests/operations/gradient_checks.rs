@@ -383,13 +383,14 @@ fn a_panic_ends_the_checks() -> Result<()> {
     Ok(())
 }
 
+type Boxed = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
+
 /// A step is about as much as three runs; with the comparisons on the minibatch's own numbers, a first step takes as long
 /// as up to 30.
 #[test]
 fn the_runs_of_a_comparison_have_a_bound() -> Result<()> {
     let x = random((6, 5), 1);
-    let is_compared = |f: &dyn Fn(Vec<Tensor>) -> Box<dyn Fn(&Tensor) -> Result<Tensor>>,
-                       params: &[Var]| {
+    let is_compared = |f: &dyn Fn(Vec<Tensor>) -> Boxed, params: &[Var]| {
         let values = params.iter().map(|var| var.as_tensor().clone()).collect();
         let (runs, module) = counted(f(values));
         let module = candle(module);
@@ -399,15 +400,13 @@ fn the_runs_of_a_comparison_have_a_bound() -> Result<()> {
     };
     // a right one
     let params = variables(&[random((5, 5), 2)])?;
-    let right = |w: Vec<Tensor>| -> Box<dyn Fn(&Tensor) -> Result<Tensor>> {
-        Box::new(move |x| x.matmul(&w[0])?.tanh()?.sqr())
-    };
+    let right = |w: Vec<Tensor>| -> Boxed { Box::new(move |x| x.matmul(&w[0])?.tanh()?.sqr()) };
     let (runs, result) = is_compared(&right, &params);
     result?;
     assert!(runs <= 30, "{runs}");
     // one that is so steep that no difference says anything: a norm of zeros
     let zeros = variables(&[Tensor::zeros((5, 5), candle_core::DType::F32, x.device())?])?;
-    let steep = |w: Vec<Tensor>| -> Box<dyn Fn(&Tensor) -> Result<Tensor>> {
+    let steep = |w: Vec<Tensor>| -> Boxed {
         Box::new(move |x| {
             let h = w[0].broadcast_div(&(w[0].sqr()?.mean_keepdim(1)? + 1e-12)?.sqrt()?)?;
             x.matmul(&h)
@@ -419,7 +418,7 @@ fn the_runs_of_a_comparison_have_a_bound() -> Result<()> {
     // a hundred variables without a gradient
     let many: Vec<Tensor> = (0..100).map(|i| random((1, 5), 100 + i)).collect();
     let many = variables(&many)?;
-    let cut = |w: Vec<Tensor>| -> Box<dyn Fn(&Tensor) -> Result<Tensor>> {
+    let cut = |w: Vec<Tensor>| -> Boxed {
         Box::new(move |x| x.broadcast_mul(&Tensor::cat(&w, 0)?.sum_keepdim(0)?.detach()))
     };
     let (runs, refused) = is_compared(&cut, &many);
