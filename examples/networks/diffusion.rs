@@ -173,8 +173,8 @@ impl SpatialTransformer {
         let &[examples, rows, columns, channels] = x.dims() else {
             candle_core::bail!("expected images, got {:?}", x.dims())
         };
-        let vectors = (Tensor::arange(0f32, 4. * CONTEXT as f32, x.device())? / 64.)?;
-        let vectors = vectors.reshape((1, 4, CONTEXT))?;
+        let numbers = Tensor::arange(0f32, 4. * CONTEXT as f32, x.device())?;
+        let vectors = (numbers / 64.)?.reshape((1, 4, CONTEXT))?;
         let context = vectors.expand((examples, 4, CONTEXT))?.contiguous()?;
         let pixels = (examples, rows * columns, channels);
         let h = self.norm.forward(x, train)?.reshape(pixels)?;
