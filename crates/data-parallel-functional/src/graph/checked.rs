@@ -448,21 +448,19 @@ pub(crate) fn say_if_slow(made: &Location<'_>) {
 
 /// An error where a new call depends on a trained variable that gets no gradient anywhere in this run.
 fn check_missing() -> Result<()> {
-    let (variables, seen, new) = RUN.with_borrow_mut(|run| {
+    let found = RUN.with_borrow_mut(|run| {
         let run = run.as_mut().expect("it is this run's");
-        let in_calls = run.seen_in_calls.iter().flat_map(|call| call.iter());
-        let seen = run.seen.iter().chain(in_calls).copied();
         let new = std::mem::take(&mut run.new);
-        let seen: HashSet<TensorId> = if new.is_empty() {
-            HashSet::new()
-        } else {
-            seen.collect()
-        };
-        (run.checks.variables.clone(), seen, new)
+        if new.is_empty() {
+            return None;
+        }
+        let in_calls = run.seen_in_calls.iter().flat_map(|call| call.iter());
+        let seen: HashSet<TensorId> = run.seen.iter().chain(in_calls).copied().collect();
+        Some((run.checks.variables.clone(), seen, new))
     });
-    if new.is_empty() {
+    let Some((variables, seen, new)) = found else {
         return Ok(());
-    }
+    };
     let trained = variables.trained.iter();
     let unseen: Vec<(&str, &Var)> = trained
         .filter(|(_, var)| !seen.contains(&var.id()))
