@@ -69,7 +69,7 @@ extern "C" __global__ void bias_relu(unsigned int n, real* y, const float* bias,
     ELEMENTS
     float v[WIDE];
     load(v, y + at, count);
-    int column = at % columns;
+    int column = (unsigned int)at % (unsigned int)columns; // of less than 2^31 elements
     for (int k = 0; k < WIDE; ++k) {
         if (bias) v[k] += bias[column];
         if (relu) v[k] = positive(v[k]);

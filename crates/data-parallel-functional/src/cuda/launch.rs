@@ -19,6 +19,16 @@ pub(crate) fn elements(n: usize) -> Result<LaunchConfig> {
     }
 }
 
+/// The configuration, if a GPU can launch it. The first number of the grid may be 2³¹ − 1, and no kernel uses the third.
+pub(crate) fn fits(config: LaunchConfig) -> Result<LaunchConfig> {
+    match config.grid_dim.1 {
+        0..=65_535 => Ok(config),
+        _ => bail!(
+            "too many tensors, or too large a bucket, for one kernel; make the buckets smaller"
+        ),
+    }
+}
+
 /// One of three kernels, which keep the type, make bf16 of f32, and f32 of bf16.
 pub(crate) fn between(from: Floats, to: Floats, names: [&'static str; 3]) -> Kernel {
     let [keeps, narrows, widens] = names;
@@ -159,7 +169,7 @@ macro_rules! launch {
     };
     (@ $stream:expr, $name:expr, $config:expr; $($argument:expr),+) => {{
         use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
-        let config = $config;
+        let config = $crate::cuda::launch::fits($config)?;
         let function = $stream.function($name)?;
         let mut launch = $stream.cuda().launch_builder(&function);
         $(

@@ -46,21 +46,28 @@ template <int V> __device__ void moments(const real* x, float* partial, int rows
     }
 }
 
-// Sums partial[k][0] and [k][1] of a channel over `count` blocks: by 32 threads, then by the first, which alone has the sums.
+// Sums partial[k][0] and [k][1] of a channel over `count` blocks: by 32 threads, then in pairs. The first alone has the sums.
 __device__ inline void total(const float* partial, int count, int c, int channel, double* a, double* b) {
     __shared__ double shared[2][32][33];
     double s = 0., q = 0.;
     if (channel < c)
+#pragma unroll 8  // so that loads do not wait for each other
         for (int k = threadIdx.y; k < count; k += 32) {
             s += partial[(size_t)k * 2 * c + channel];
             q += partial[((size_t)k * 2 + 1) * c + channel];
         }
-    shared[0][threadIdx.y][threadIdx.x] = s;
-    shared[1][threadIdx.y][threadIdx.x] = q;
-    __syncthreads();
-    *a = *b = 0.;
-    if (threadIdx.y == 0)
-        for (int k = 0; k < 32; ++k) *a += shared[0][k][threadIdx.x], *b += shared[1][k][threadIdx.x];
+    for (int half = 16; half > 0; half /= 2) {
+        shared[0][threadIdx.y][threadIdx.x] = s;
+        shared[1][threadIdx.y][threadIdx.x] = q;
+        __syncthreads();
+        if (threadIdx.y < half) {
+            s += shared[0][threadIdx.y + half][threadIdx.x];
+            q += shared[1][threadIdx.y + half][threadIdx.x];
+        }
+        __syncthreads();
+    }
+    *a = s;
+    *b = q;
 }
 
 // Mean and 1 / sqrt(variance + eps) of each channel, and the running statistics moved, as if x were shifted
@@ -117,12 +124,19 @@ template <int V> struct Of {
     }
 };
 
+// The first channel of thread i's V values. V divides c, so 32 bits are enough: a remainder of 64 bits takes many more
+// instructions.
+template <int V>
+__device__ inline int first_channel(unsigned int i, int c) {
+    return i % (unsigned int)(c / V) * V;
+}
+
 template <int V>
 __device__ void forward(unsigned int n, const real* x, const real* other, real* y, Channels channels, int c,
                         int relu) {
     ELEMENT
     const size_t at = (size_t)i * V;
-    const Of<V> of(channels, at % c);
+    const Of<V> of(channels, first_channel<V>(i, c));
     float v[V], o[V] = {};
     load(v, x + at);
     if (other) load(o, other + at);
@@ -192,7 +206,7 @@ __device__ void backward(unsigned int n, const real* x, const real* dy, real* dx
                          const float* shift, const float* stretch, int c, int relu, int add) {
     ELEMENT
     const size_t at = (size_t)i * V;
-    const int channel = at % c;
+    const int channel = first_channel<V>(i, c);
     const Of<V> of(channels, channel);
     float v[V], d[V], by_shift[V], by_stretch[V], old[V] = {};
     load(v, x + at);
