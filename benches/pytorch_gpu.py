@@ -1,24 +1,18 @@
-"""A training step, or an epoch, of LeNet or ResNet-18 in PyTorch on a GPU, for `xtask gpu-check`.
+"""A training step of LeNet or ResNet-18 in PyTorch on a GPU, for `xtask gpu-check`.
 
-    pytorch_gpu.py MODE HOW NETWORK BATCH
-    pytorch_gpu.py ceilings
+    pytorch_gpu.py MODE NETWORK BATCH
 
 MODE is eager, graph (the eager step captured as a CUDA graph), compile (torch.compile with CUDA
 graphs), or for ResNet-18, in channels_last, eager, eager-tuned (cudnn.benchmark, which is off
-otherwise), compile, and compile-bf16 (autocast). Data and labels are on the GPU. HOW is steps, epochs
-or alone. It says `ready` and its version, then takes the number of steps (epochs) to do from each line
-of its input, and answers with the milliseconds of one. With alone it does thirty steps and says how
-many MiB of the GPU are taken, and the milliseconds for which a step keeps the host busy.
-
-`ceilings` says how many GB/s a copy moves there (reads and writes), and how many TFLOP/s a product of
-large matrices reaches in TF32 and in bf16.
+otherwise), compile, and compile-bf16 (autocast). Data and labels are on the GPU. It says `ready` and
+its version, then takes the number of steps to do from each line of its input, and answers with the
+milliseconds of one.
 
 TF32 as PyTorch sets it: in convolutions, not in matrix products. The networks are those of
 `tests/pytorch/networks.py`.
 """
 
 import math
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -30,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "pytorch"))
 import networks  # noqa: E402
 
 LR = 0.01
-EXAMPLES = 60000
 
 
 def lenet(X, y, mode):
@@ -98,68 +91,12 @@ def captured(step, mode):
     return replay
 
 
-def epoch(X, y, step, batch):
-    """All whole minibatches in a new order, as by a loader with its images on the GPU. The short last
-    minibatch is left out."""
-    images = torch.rand(EXAMPLES, 1, 28, 28, device="cuda")
-    labels = torch.randint(10, (EXAMPLES,), device="cuda")
-
-    def run():
-        order = torch.randperm(EXAMPLES, device="cuda")
-        for indices in order[: EXAMPLES - EXAMPLES % batch].split(batch):
-            X.copy_(images[indices])
-            y.copy_(labels[indices])
-            loss = step()
-        return loss
-
-    return run
-
-
-def alone(step):
-    busy = []
-    for _ in range(30):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        step()
-        busy.append((time.perf_counter() - start) * 1e3)
-    torch.cuda.synchronize()
-    free, total = torch.cuda.mem_get_info()
-    print((total - free) >> 20, statistics.median(busy[10:]), flush=True)
-
-
-def ceilings(n=8192, device="cuda"):
-    def seconds(work):
-        times = []
-        for _ in range(12):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(10):
-                work()
-            torch.cuda.synchronize()
-            times.append((time.perf_counter() - start) / 10)
-        return statistics.median(times[2:])
-
-    a, b, c = (torch.rand(n, n, device=device) for _ in range(3))
-    copy = 2 * a.nbytes / seconds(lambda: c.copy_(a)) / 1e9
-    torch.backends.cuda.matmul.allow_tf32 = True
-    tf32 = 2 * n**3 / seconds(lambda: torch.mm(a, b, out=c)) / 1e12
-    a, b, c = a.bfloat16(), b.bfloat16(), c.bfloat16()
-    bf16 = 2 * n**3 / seconds(lambda: torch.mm(a, b, out=c)) / 1e12
-    print(copy, tf32, bf16, flush=True)
-
-
-def main(mode, how=None, network=None, batch=None):
-    if mode == "ceilings":
-        return ceilings()
+def main(mode, network, batch):
     torch.manual_seed(0)
     batch = int(batch)
     X = torch.randn(batch, 1, 28, 28, device="cuda")
     y = torch.randint(10, (batch,), device="cuda")
     step = {"lenet": lenet, "resnet18": resnet18}[network](X, y, mode)
-    if how == "alone":
-        return alone(step)
-    if how == "epochs":
-        step = epoch(X, y, step, batch)
     cuda, cudnn = torch.version.cuda, torch.backends.cudnn.version()
     print("ready PyTorch", torch.__version__, "CUDA", cuda, "cuDNN", cudnn, flush=True)
     for line in sys.stdin:

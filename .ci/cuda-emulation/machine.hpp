@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "kernel.h"
@@ -29,6 +30,8 @@ struct Settings {
     bool hangs;     // EMULATED_NCCL=hangs: sums never end
     bool one;       // EMULATED_CUDNN contains "one": one algorithm works for each direction
     bool narrow;    // EMULATED_CUDNN contains "pad": none works with a padding as large as the kernel
+    bool alike;     // EMULATED_CUDNN contains "alike": all GPUs are offered the same
+    std::string fault;  // EMULATED_FAULT: "copy" (half of each copy arrives), "nccl" (a sum is wrong), or a kernel that does nothing
 };
 const Settings& settings();
 

@@ -109,6 +109,7 @@ void sum(const Handle& of, uint64_t n, float* to, size_t count) {
         for (int i = 1; i < of->size; ++i) total += of->part(i)[k];
         to[k] = total;
     }
+    if (settings().fault == "nccl") to[0] += 1;
     of->shared->taken[of->rank] = n + 1;
 }
 

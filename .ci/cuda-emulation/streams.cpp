@@ -41,6 +41,8 @@ const Settings& settings() {
         is("EMULATED_NCCL", "hangs"),
         has("EMULATED_CUDNN", "one"),
         has("EMULATED_CUDNN", "pad"),
+        has("EMULATED_CUDNN", "alike"),
+        getenv("EMULATED_FAULT") ? getenv("EMULATED_FAULT") : "",
     };
     return all;
 }

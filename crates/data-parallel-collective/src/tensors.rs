@@ -16,7 +16,7 @@ impl Member {
     /// Replaces `data` by its sum over all members, in its memory. All members get the same bits. Every member must call
     /// it, with the same number of elements.
     ///
-    /// Copies between GPUs go through the host, unless [`connect`](crate::connect) has made them direct. In a process
+    /// Copies between GPUs go through the host, unless [`connect`](devices::connect) has made them direct. In a process
     /// group, the members of each process sum first, then the processes. They sum on the host, which takes only f32
     /// and waits for the GPU.
     /// With [`Algorithm::Nccl`], all members of all processes sum together on their GPUs.

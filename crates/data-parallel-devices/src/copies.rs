@@ -64,9 +64,16 @@ pub fn barrier(devices: &[Device]) -> Result<()> {
 /// # Errors
 /// If a device fails.
 pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    let copy = send(tensor, device)?;
+    follow(device, tensor.device())?;
+    make_current(device)?;
+    Ok(copy)
+}
+
+/// The first half of [`to_device`]: the later work of the tensor's GPU does not wait for the copy.
+fn send(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     follow(tensor.device(), device)?;
     let copy = retry_with_empty_cache(|| copy(tensor, device))?;
-    follow(device, tensor.device())?;
     make_current(device)?; // it was the source's GPU, and not each call of candle's says which one it needs
     Ok(copy)
 }
@@ -85,6 +92,27 @@ pub fn to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 /// # Errors
 /// If the device fails, or is a GPU and there is no example. The message names the device.
 pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
+    let copy = send_view(view, device)?;
+    follow(device, view.device())?;
+    make_current(device)?;
+    Ok(copy)
+}
+
+/// As [`view_to_device`], but the view's GPU goes on with its work while the copy is made. Before the memory of the view
+/// is written or freed, [`follow(device, view.device())`](follow) has to be called.
+///
+/// ```
+/// use data_parallel_devices::{follow, send_view, try_gpu};
+/// let x = candle_core::Tensor::new(&[1f32, 2.0, 3.0], &try_gpu(0))?;
+/// let last = send_view(&x.narrow(0, 2, 1)?, &try_gpu(1))?;
+/// follow(&try_gpu(1), x.device())?;
+/// assert_eq!(last.to_vec1::<f32>()?, [3.0]);
+/// # candle_core::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// As [`view_to_device`].
+pub fn send_view(view: &Tensor, device: &Device) -> Result<Tensor> {
     if view.device().same_device(device) {
         return Ok(view.clone());
     }
@@ -93,8 +121,9 @@ pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
             bail!("a GPU needs at least 1 example");
         }
         if sends_a_part(view, device) {
-            return to_device(view, device);
+            return send(view, device);
         }
+        // the contiguous copy is freed at once
         to_device(&retry_with_empty_cache(|| view.force_contiguous())?, device)
     })
 }

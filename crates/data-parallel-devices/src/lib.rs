@@ -21,12 +21,13 @@ mod gpu_cache;
 mod instructions;
 mod names;
 mod panics;
+mod peers;
 mod process;
 mod storage;
 mod streams;
 pub mod threads;
 
-pub use copies::{barrier, synchronize, to_device, view_to_device};
+pub use copies::{barrier, send_view, synchronize, to_device, view_to_device};
 pub use cores::{GivenCores, cores, cores_each, given_cores, limit_cores};
 pub use errors::{Context, find, io_kind, message, without_backtrace, wrap};
 pub use find::{DeviceKind, devices, devices_of_kind, find_devices, try_all_gpus, try_gpu};
@@ -36,6 +37,7 @@ pub use instructions::{
 };
 pub use names::{device_name, device_names, on_devices, on_replica};
 pub use panics::{Panicked, catch_panic, lock, or_panic, quietly};
+pub use peers::connect;
 pub use process::{Launched, Process, launched};
 pub use storage::{StorageMut, with_storage_mut};
 pub use streams::{WorkSoFar, follow, without_events};

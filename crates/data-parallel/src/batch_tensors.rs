@@ -1,7 +1,9 @@
 //! The tensors of a minibatch, or of a replica's part of it, whatever form a program's batches have.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Result, Tensor, TensorId};
-use devices::{bail, or_panic};
+use devices::{bail, follow, or_panic, send_view, view_to_device};
 use training::{Batch, named, num_examples_of, tensors};
 
 /// Inputs and targets, which have one first dimension: the examples.
@@ -54,9 +56,11 @@ impl BatchTensors {
     }
 
     /// The book's `split_batch`, in shares of these numbers of examples: one shard of consecutive examples for each device.
+    /// [`Sent`] orders the copies with later work.
     pub fn split(&self, devices: &[Device], shares: &[usize]) -> Result<Vec<Self>> {
-        let shard = |first, examples, device: &Device| self.shard(first, examples, device);
-        split_by(devices, shares, shard)
+        split_by(devices, shares, |first, examples, device| {
+            self.shard(first, examples, |rows| send_view(rows, device))
+        })
     }
 
     /// As [`split`](Self::split); a device that gets no example has no shard. A GPU cannot have an empty one.
@@ -65,20 +69,22 @@ impl BatchTensors {
         devices: &[Device],
         shares: &[usize],
     ) -> Result<Vec<Option<Self>>> {
-        let shard = |first, examples, device: &Device| {
+        split_by(devices, shares, |first, examples, device| {
             let has_some = examples > 0;
-            let shard = has_some.then(|| self.shard(first, examples, device));
+            let copy = |rows: &Tensor| view_to_device(rows, device);
+            let shard = has_some.then(|| self.shard(first, examples, copy));
             shard.transpose()
-        };
-        split_by(devices, shares, shard)
+        })
     }
 
-    /// So many examples from the `first` on, on a device.
-    fn shard(&self, first: usize, examples: usize, device: &Device) -> Result<Self> {
-        let rows = |tensor: &Tensor| {
-            let rows = tensor.narrow(0, first, examples)?;
-            devices::view_to_device(&rows, device)
-        };
+    /// These examples, copied by `copy`.
+    fn shard(
+        &self,
+        first: usize,
+        examples: usize,
+        copy: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<Self> {
+        let rows = |tensor: &Tensor| copy(&tensor.narrow(0, first, examples)?);
         Ok(Self {
             x: self.x.iter().map(rows).collect::<Result<_>>()?,
             y: self.y.iter().map(rows).collect::<Result<_>>()?,
@@ -112,6 +118,31 @@ impl BatchTensors {
             sums.extend(crc32fast::hash(bytemuck::cast_slice(&values)).to_le_bytes());
         }
         Ok(if differ { sums } else { Vec::new() })
+    }
+}
+
+/// A minibatch of which other GPUs copy their shards. The GPU that has it begins its own part of the step meanwhile. When
+/// this is dropped, at the end of the step, that GPU's later work waits for the copies: it may free the minibatch.
+pub(crate) struct Sent {
+    pub data: BatchTensors,
+    pub to: Arc<[Device]>,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let tensors = || self.data.x.iter().chain(&self.data.y);
+        for (number, tensor) in tensors().enumerate() {
+            let from = tensor.device();
+            if tensors()
+                .take(number)
+                .any(|other| other.device().same_device(from))
+            {
+                continue;
+            }
+            for device in &*self.to {
+                let _ = follow(device, from); // a GPU that has failed says so in the next call
+            }
+        }
     }
 }
 

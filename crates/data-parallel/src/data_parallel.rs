@@ -15,7 +15,7 @@ use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
 use crate::agreement::{AtTheEnd, check_networks, check_processes, check_replicas, checksums};
-use crate::batch_tensors::BatchTensors;
+use crate::batch_tensors::{BatchTensors, Sent};
 use crate::finite::Finite;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
 use crate::place::Place;
@@ -421,6 +421,12 @@ impl DataParallel {
     /// So many examples, in shares for the replicas of this process.
     fn shares_here(&self, examples: usize) -> Vec<usize> {
         shares(examples, &lock(&self.weights)[self.own()])
+    }
+
+    /// A minibatch whose shards are copied to the devices next.
+    pub(crate) fn sent(&self, data: BatchTensors) -> Sent {
+        let to = self.devices.clone();
+        Sent { data, to }
     }
 
     /// Splits a part of a minibatch that has `total` examples in all processes into a shard for each replica, on its device.

@@ -76,7 +76,7 @@ impl Replication {
         let slow = "compiled without optimization, so training takes many times as long; build with --release, or \
                     with an opt-level for the dependencies in Cargo.toml";
         let slow = (!functional::OPTIMIZED).then(|| slow.to_owned());
-        let copies = collective::connect(devices); // of minibatches too, whatever sums
+        let copies = devices::connect(devices); // of minibatches too, whatever sums
         let on_all_cores = "candle computes its operations on all cores, beside the replicas: begin `main` with \
                             data_parallel::launch, or set CANDLE_NUM_THREADS=1";
         let on_all_cores =

@@ -210,6 +210,13 @@ impl Run {
         self.options.dataset.env_var()
     }
 
+    /// Lets the GPUs copy from each other directly, and prints why if some cannot. `DataParallel` does so by itself.
+    pub fn connect_gpus(&self) {
+        if let Some(line) = devices::connect(&self.devices) {
+            say(format_args!("{line}"));
+        }
+    }
+
     /// The parameters to begin with: `tensors`; or where `--init` names a file, what is there under the same names. With
     /// them the run begins: the folder of `--out` is taken, `--trace` records.
     ///

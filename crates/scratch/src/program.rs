@@ -40,6 +40,7 @@ const NAMES: [&str; 8] = ["W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"];
 /// If an option, the data or the parameters cannot be used, or a step or a file fails.
 pub fn train(options: &Options) -> anyhow::Result<Summary> {
     let mut run = Run::start(options, &BOOK)?;
+    run.connect_gpus();
     // New parameters, or those of --init
     let names = NAMES.map(String::from);
     let params = run.init(names.into_iter().zip(init_params(options.seed)?))?;

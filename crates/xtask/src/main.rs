@@ -25,7 +25,7 @@ enum Command {
     /// Run a benchmark
     #[command(subcommand)]
     Bench(Bench),
-    /// Check a GPU: results, accuracy, and speed compared with PyTorch
+    /// Check that training is right on the GPUs of this machine, and how fast it is
     GpuCheck(gpu::GpuOptions),
     /// One contender of gpu-check, in a process of its own
     #[command(hide = true)]

@@ -32,7 +32,7 @@ use super::global_batch::{
 use super::losses::StepLabel;
 use super::slots::Slots;
 use super::trainer::{LossSees, Trainer, Waiting};
-use crate::batch_tensors::BatchTensors;
+use crate::batch_tensors::{BatchTensors, Sent};
 use crate::error::{Error, Kind};
 use crate::replica::{Loss, LossOver, Refusal, Replica, Slot, StepJob, WholeMinibatch};
 use crate::update_rule::StepRule;
@@ -44,6 +44,7 @@ struct Prepared {
     shares: Vec<BatchTensors>,
     slots: Vec<Arc<Mutex<Slot>>>,
     loss_over: LossOver,
+    sent: Sent,
 }
 
 /// The result of a step.
@@ -128,6 +129,7 @@ impl Trainer {
             shares,
             slots,
             loss_over,
+            sent,
         } = prepared.map_err(|error| self.unprepared(error))?;
         self.last_divisor = None; // until the step is taken
         let of_step = self.step_label(&rule);
@@ -140,6 +142,7 @@ impl Trainer {
             replica.train(&of_all, &share, &mut lock(&slot))
         };
         let trained = self.net.on_each(inputs, train);
+        drop(sent);
         self.net.finite.step_ends();
         let trained = match trained {
             Ok(trained) => trained,
@@ -208,7 +211,9 @@ impl Trainer {
         if is_first && !processes.are_one() {
             check_parts_differ(processes, &data)?;
         }
-        let shares = self.net.scatter(&data, global.examples)?;
+        let sent = self.net.sent(data);
+        let data = &sent.data;
+        let shares = self.net.scatter(data, global.examples)?;
         ensure!(
             global.examples > 0,
             "a step needs at least 1 example, the minibatch has 0"
@@ -217,12 +222,13 @@ impl Trainer {
             let says = nothing_counts(self.steps + 1);
             return Err(Kind::Refused.says(says + "; leave out minibatches that count nothing"));
         }
-        let loss_over = self.loss_over(&data, &shares, global.examples)?;
+        let loss_over = self.loss_over(data, &shares, global.examples)?;
         Ok(Prepared {
             global,
             shares,
             slots: self.slots()?,
             loss_over,
+            sent,
         })
     }
 

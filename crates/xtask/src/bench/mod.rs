@@ -10,7 +10,7 @@ pub mod checks;
 pub mod contender;
 mod losses;
 pub mod machine;
-mod networks;
+pub mod networks;
 mod options;
 pub mod ours;
 mod peers;

@@ -131,20 +131,6 @@ impl Network {
     pub fn is_the_books(self) -> bool {
         matches!(self, Network::Lenet | Network::Resnet18)
     }
-
-    /// Number of values that the convolutions (with their pooling) and linear layers hand on of one example, and number
-    /// of parameters. They are known of the book's networks.
-    fn sizes(self) -> Option<(usize, usize)> {
-        match self {
-            Network::Lenet => Some((20 * 13 * 13 + 50 * 4 * 4 + 128 + 10, 129_068)),
-            Network::Resnet18 => {
-                let stages = [(64, 28), (128, 14), (256, 7), (512, 4)];
-                let handed_on = stages.map(|(channels, side)| 5 * channels * side * side);
-                Some((handed_on.iter().sum::<usize>() + 10, 11_175_818))
-            }
-            _ => None,
-        }
-    }
 }
 
 /// The multiply-adds of a convolution with square kernels and an output of `side` × `side`.
@@ -180,14 +166,6 @@ impl Work {
         let layers = self.network.multiply_adds()?;
         let passes = 3 * layers.iter().sum::<u64>() - layers[0];
         Some((2 * passes * self.batch as u64) as f64)
-    }
-
-    /// The least bytes that a step moves, with `size` for each value between layers: what each layer hands on is
-    /// written and read, and so is its gradient; of each parameter, in four bytes, two reads, the gradient there and
-    /// back, and the new value. They are known of the book's networks.
-    pub fn bytes(&self, size: usize) -> Option<f64> {
-        let (handed_on, parameters) = self.network.sizes()?;
-        Some((4 * size * handed_on * self.batch + 5 * 4 * parameters) as f64)
     }
 
     /// The arguments of a contender's program.
@@ -257,8 +235,6 @@ mod tests {
             "{resnet18:?}"
         );
         // 4·4·(3,380 + 800 + 138) and 5·4·129,068
-        assert_eq!(lenet.bytes(4), Some(69_088.0 + 2_581_360.0));
-        assert_eq!("vgg-1".parse::<Work>()?.bytes(4), None);
         // 2·(32·64·(192 + 64 + 256 + 256) + 2·528·64) + 32·64·128 = 3,543,040; three times
         let transformer: Work = "transformer-1".parse()?;
         assert_eq!(transformer.flops(), Some(2.0 * 10_629_120.0));

@@ -1,33 +1,87 @@
-//! Which GPU it is.
+//! What runs, and on what.
 
-use anyhow::{Context, Result, bail};
-use devices::{DeviceKind, devices_of_kind};
-use run::{Gpu, gpu};
+use std::process::Command;
+use std::{env, fs};
 
+use anyhow::Result;
+use run::gpu;
+
+use super::Machine;
+use super::report::Report;
 use crate::bench::machine::ask;
 use crate::bench::ours::version;
 
-const QUERY: &str =
-    "name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,utilization.gpu";
+const OF_EACH: &str = "index,name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,pcie.link.gen.max,pcie.link.width.max";
 
-/// The head of the report.
-pub fn all() -> Result<String> {
-    if let Err(error) = devices_of_kind(DeviceKind::Cuda, Some(1)) {
-        let error = error.to_string(); // with a backtrace behind it
-        bail!(
-            "no GPU can be used: {}",
-            error.lines().next().unwrap_or("?")
-        );
+pub fn all(machine: &Machine, report: &mut Report) -> Result<()> {
+    let nccl = if cfg!(feature = "nccl") {
+        "with"
+    } else {
+        "without"
+    };
+    report.row("program", &format!("{}, {nccl} NCCL", version()))?;
+    report.row(
+        "commit",
+        &ask("git", &["describe", "--always", "--dirty", "--exclude=*"]),
+    )?;
+    let cores = devices::cores();
+    report.row(
+        "machine",
+        &format!("{cores} cores, {}", ask("uname", &["-sr"])),
+    )?;
+    for (i, device) in machine.gpus.iter().enumerate() {
+        if let Some(gpu) = gpu(device) {
+            let [free, total] = [gpu.free, gpu.total].map(|bytes| bytes >> 20);
+            report.row(
+                &format!("GPU {i}"),
+                &format!("{}, {free} of {total} MiB are free", gpu.name),
+            )?;
+        }
     }
-    let query = format!("--query-gpu={QUERY}");
-    let gpu = ask("nvidia-smi", &[&query, "--format=csv,noheader", "--id=0"]);
-    let version = version();
-    Ok(format!("# On a GPU\n\n- {version}\n- {gpu} ({QUERY})\n"))
+    for line in lines(
+        "nvidia-smi",
+        &[&format!("--query-gpu={OF_EACH}"), "--format=csv,noheader"],
+    ) {
+        report.row("nvidia-smi", &line)?;
+    }
+    for line in lines("nvidia-smi", &["topo", "-m"]) {
+        if line.starts_with("GPU") {
+            report.row("links (nvidia-smi topo -m)", &line)?;
+        }
+    }
+    let matters = |name: &str| {
+        let first = name.split('_').next();
+        matches!(first, Some("CUDA" | "NCCL" | "NVIDIA" | "LD"))
+            || name.starts_with("DATA_PARALLEL")
+    };
+    for (name, value) in env::vars().filter(|(name, _)| matters(name)) {
+        report.row(&name, &value)?;
+    }
+    Ok(())
 }
 
-/// Memory of the GPU that all programs together use, MiB.
-pub fn used_mib() -> Result<f64> {
-    let devices = devices_of_kind(DeviceKind::Cuda, Some(1))?;
-    let Gpu { free, total, .. } = gpu(&devices[0]).context("no GPU")?;
-    Ok(((total - free) >> 20) as f64)
+/// CUDA's libraries in this process.
+pub fn libraries(report: &mut Report) -> Result<()> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let files = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let is_cuda = |file: &&str| {
+        let name = file.rsplit('/').next().unwrap_or_default();
+        ["libcu", "libnccl", "libnv"]
+            .iter()
+            .any(|first| name.starts_with(first))
+    };
+    let mut files: Vec<&str> = files.filter(is_cuda).collect();
+    files.dedup();
+    report.row("libraries", &files.join(" "))
+}
+
+fn lines(command: &str, args: &[&str]) -> Vec<String> {
+    let output = Command::new(command).args(args).output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&text)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }

@@ -1,46 +1,124 @@
-//! `gpu-check`: whether whole steps are right on a GPU, how well the networks learn there, and how long a step takes
-//! beside PyTorch's, each many times. The tests of the operations and memcheck are parts of `.ci/first-run.sh`, which
-//! also runs some of this where there are minutes instead of half an hour.
+//! `gpu-check`: whether training is right on the GPUs of a machine, and how long a step takes there. Each part adds a
+//! table to one report, a file to send. `.ci/gpu.md` says what the parts show.
 
+mod compare;
+mod copies;
 mod facts;
-mod learn;
-mod options;
+mod faults;
 pub mod ours;
+mod report;
 mod right;
-mod steps;
+mod same_bits;
+mod speed;
+mod sums;
 
-use std::fs;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use candle_core::Device;
+use clap::{Args, ValueEnum};
+use devices::{DeviceKind, devices_of_kind};
+use functional::Precision;
 
-pub use options::GpuOptions;
-use options::{Part, Report};
+use report::Report;
 
-/// Checks, measures, prints the report and writes it.
+/// Options of `gpu-check`.
+#[derive(Args, Debug)]
+pub struct GpuOptions {
+    /// Run only this part (repeatable)
+    #[arg(long, value_name = "PART")]
+    only: Vec<Part>,
+
+    /// Compare steps with PyTorch, by this Python
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+
+    /// Compare steps with another build of this program (repeatable)
+    #[arg(long, value_name = "PATH")]
+    with: Vec<PathBuf>,
+
+    /// Examples of a minibatch in the parts same-bits and speed
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    batch: usize,
+
+    /// The report
+    #[arg(long, value_name = "FILE", default_value = "target/gpu-check.md")]
+    out: PathBuf,
+}
+
+/// A part of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Programs, GPUs, links, libraries
+    Facts,
+    /// Copies between each pair of GPUs
+    Copies,
+    /// All-reduce by each algorithm, compared with the CPU
+    Sums,
+    /// Replicas on several GPUs, compared with replicas on one
+    SameBits,
+    /// Steps of each number of replicas, compared with the CPU
+    Right,
+    /// Replicas that fail, and replicas that do not come
+    Faults,
+    /// Milliseconds a step of each number of replicas
+    Speed,
+    /// Steps in turns with those of --python and --with
+    Compare,
+}
+
+/// The GPUs, and k replicas on them.
+struct Machine {
+    /// One device for each GPU.
+    gpus: Vec<Device>,
+}
+
+impl Machine {
+    /// Devices of k replicas, which share GPUs if there are too few.
+    fn replicas(&self, k: usize) -> Result<Vec<Device>> {
+        Ok(devices_of_kind(DeviceKind::Cuda, Some(k))?)
+    }
+
+    /// Two replicas, or one for each GPU if there are more.
+    fn several(&self) -> Result<Vec<Device>> {
+        self.replicas(self.gpus.len().max(2))
+    }
+}
+
+/// Checks, prints the report and writes it.
 ///
 /// # Errors
-/// If there is no GPU, or something is not right or cannot be done.
+/// If there is no GPU, or something is not right.
 pub fn check(options: &GpuOptions) -> Result<()> {
-    let text = facts::all()?;
-    let path = options.out.join("gpu.md");
-    fs::create_dir_all(&options.out).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut report = Report { path, text };
-    let mut done = Ok(());
-    type Check = fn(&GpuOptions, &mut Report) -> Result<()>;
-    let parts: [(Part, Check); 3] = [
-        (Part::Right, right::all),
-        (Part::Learn, learn::all),
-        (Part::Steps, steps::all),
-    ];
-    for (part, check) in parts {
-        if !options.has(part) {
+    let machine = Machine {
+        gpus: devices_of_kind(DeviceKind::Cuda, None)?,
+    };
+    let mut report = Report::new(&options.out)?;
+    for part in Part::value_variants() {
+        let is_wanted = match part {
+            Part::Compare => options.python.is_some() || !options.with.is_empty(),
+            _ => options.only.is_empty(),
+        };
+        if !is_wanted && !options.only.contains(part) {
             continue;
         }
-        if let Err(error) = check(options, &mut report) {
-            report.add(&format!("\n**{part:?}:** {error:#}\n"))?;
-            done = Err(error);
+        report.begin(*part)?;
+        let done = match part {
+            Part::Facts => facts::all(&machine, &mut report),
+            Part::Copies => copies::all(&machine, &mut report),
+            Part::Sums => sums::all(&machine, &mut report),
+            Part::SameBits => same_bits::all(&machine, options.batch, &mut report),
+            Part::Right => right::all(&machine, &mut report),
+            Part::Faults => faults::all(&machine, &mut report),
+            Part::Speed => speed::all(&machine, options.batch, &mut report),
+            Part::Compare => compare::all(options, &mut report),
+        };
+        functional::set_precision(Precision::default());
+        functional::set_deterministic(false);
+        if let Err(error) = done {
+            report.check("it ends with an error", &format!("{error:#}"), false)?;
         }
     }
-    println!("{}", report.text);
-    done
+    facts::libraries(&mut report)?; // those that were loaded until now
+    report.end(machine.gpus.len())
 }

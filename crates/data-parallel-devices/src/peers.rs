@@ -1,5 +1,4 @@
-//! Direct copies between the GPUs of a process. candle's `to_device` copies directly if the driver allows it,
-//! otherwise through the host. Direct copies are tried with patterns before training, because with access to CUDA's
+//! Direct copies between the GPUs of a process. The driver copies directly if it may, otherwise through the host. Direct copies are tried with patterns before training, because with access to CUDA's
 //! memory pools some drivers reportedly lose data.
 
 use candle_core::Device;
@@ -13,7 +12,7 @@ use candle_core::Device;
 ///
 /// ```
 /// use candle_core::Device;
-/// assert_eq!(data_parallel_collective::connect(&[Device::Cpu, Device::Cpu]), None); // there is nothing to connect
+/// assert_eq!(data_parallel_devices::connect(&[Device::Cpu, Device::Cpu]), None); // there is nothing to connect
 /// ```
 pub fn connect(devices: &[Device]) -> Option<String> {
     platform::connect(devices)
@@ -75,7 +74,7 @@ mod platform {
     /// Copies numbers from `first` on, which no memory has from an earlier copy.
     fn arrives(first: f32, from: &Device, to: &Device) -> Result<()> {
         let pattern = Tensor::arange(first, first + 1e6, from)?;
-        let copy = devices::to_device(&pattern, to)?;
+        let copy = crate::to_device(&pattern, to)?;
         if copy.to_vec1::<f32>()? == pattern.to_vec1::<f32>()? {
             Ok(())
         } else {

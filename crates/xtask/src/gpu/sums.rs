@@ -1,0 +1,102 @@
+//! All-reduce of tensors by each algorithm, and by NCCL, beside the same sum on the CPU.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use candle_core::Device;
+use collective::{Algorithm, GroupOptions, Member, group};
+
+use super::Machine;
+use super::report::Report;
+
+const KIB: usize = 256;
+/// 1 KiB, 1 MiB, and the size of a bucket of gradients, as floats.
+const SIZES: [(usize, &str); 3] = [
+    (KIB, "1 KiB"),
+    (KIB << 10, "1 MiB"),
+    (25 * KIB << 10, "25 MiB"),
+];
+
+pub fn all(machine: &Machine, report: &mut Report) -> Result<()> {
+    let replicas = machine.several()?;
+    for (len, size) in SIZES {
+        for algorithm in Algorithm::ALL {
+            let of = each(&replicas, algorithm, len)?;
+            let same = of.iter().all(|of| of.found == of.on_the_cpu);
+            row(report, &format!("{algorithm}, {size}"), &of, same)?;
+        }
+        if let Err(why) = collective::nccl::gpu_ids(&machine.gpus) {
+            report.row(&format!("nccl, {size}"), &format!("not here: {why}"))?;
+            continue;
+        }
+        let of = each(&machine.gpus, Algorithm::Nccl, len)?; // it needs a GPU for each
+        // in an order of its own, the same for all
+        let same = of.iter().all(|other| other.found == of[0].found);
+        let near = of.iter().all(|of| apart(&of.found, &of.on_the_cpu) < 1e-5);
+        row(report, &format!("nccl, {size}"), &of, same && near)?;
+    }
+    Ok(())
+}
+
+fn row(report: &mut Report, what: &str, of: &[Summed], is_right: bool) -> Result<()> {
+    let ms = of.iter().map(|of| of.milliseconds).fold(0.0, f64::max);
+    let rate = (4 * of[0].found.len()) as f64 / ms / 1e6;
+    report.check(what, &format!("{ms:.3} ms, {rate:.1} GB/s"), is_right)
+}
+
+/// Results of a member.
+struct Summed {
+    found: Vec<f32>,
+    on_the_cpu: Vec<f32>,
+    milliseconds: f64,
+}
+
+/// Sums with a member on each device, twice: on the devices, and on the CPU.
+fn each(replicas: &[Device], algorithm: Algorithm, len: usize) -> Result<Vec<Summed>> {
+    let options = GroupOptions {
+        algorithm,
+        timeout: Some(Duration::from_secs(30)),
+        ..GroupOptions::default()
+    };
+    let members = group(replicas.len(), options);
+    thread::scope(|scope| {
+        let run = |(member, device)| scope.spawn(move || sum(member, device, len));
+        let threads: Vec<_> = members.into_iter().zip(replicas).map(run).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<Summed>>| {
+            thread.join().ok().context("a member panicked")?
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+fn sum(mut member: Member, device: &Device, len: usize) -> Result<Summed> {
+    let rng = &mut d2l::rng(member.rank() as u64);
+    let numbers = d2l::normal(rng, 1.0, len)?;
+    let on_the_cpu = member.all_reduce(numbers.to_vec1()?)?;
+    let data = numbers.to_device(device)?;
+    member.all_reduce_tensor(&data)?;
+    let found = data.to_vec1()?;
+    const CALLS: usize = 8;
+    device.synchronize()?;
+    member.barrier()?;
+    let start = Instant::now();
+    for _ in 0..CALLS {
+        member.all_reduce_tensor(&data)?;
+    }
+    device.synchronize()?;
+    Ok(Summed {
+        found,
+        on_the_cpu,
+        milliseconds: 1e3 * start.elapsed().as_secs_f64() / CALLS as f64,
+    })
+}
+
+/// The largest difference, relative to the largest number.
+fn apart(found: &[f32], expected: &[f32]) -> f32 {
+    let largest = expected
+        .iter()
+        .fold(0f32, |largest, x| largest.max(x.abs()));
+    let pairs = found.iter().zip(expected);
+    pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest
+}
