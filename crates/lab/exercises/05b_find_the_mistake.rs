@@ -4,14 +4,15 @@
 // your test finds a mistake.
 //
 // The lab calls your test with the right step and with six wrong ones. Then it
-// says which mistakes you found. With each of them, the loss falls in training.
+// says which mistakes you found. In training the loss falls with all six.
 //
 // `run(step, k, n)` takes one step on k devices, with n images. It returns the
 // loss, and the replicas after the step. All runs begin with the same
 // parameters, and the first n images are always the same.
 //
 // `differ(a, b)` is true if two replicas differ by more than rounding. Which
-// two things should be equal? With which k and n does each mistake change one?
+// runs, and which replicas, are equal with the right step? With which k and n
+// do they differ because of a mistake?
 
 use candle_core::{Device, Result, Tensor};
 use d2l::Param;

@@ -11,14 +11,17 @@ fn circle(n: usize, seed: u64) -> Result<(Tensor, Tensor)> {
     Ok((x, y))
 }
 
+fn network_in_candle(vb: VarBuilder<'_>) -> Result<Sequential> {
+    let fc1 = candle_nn::linear(2, 32, vb.pp("fc1"))?;
+    let fc2 = candle_nn::linear(32, 2, vb.pp("fc2"))?;
+    let network = candle(move |x: &Tensor| x.apply(&fc1)?.tanh()?.apply(&fc2));
+    Ok(Sequential::new().add(network))
+}
+
 #[test]
 fn points_in_a_circle_are_found() -> Result<()> {
     let ((x, y), (x_test, y_test)) = (circle(1000, 0)?, circle(500, 1)?);
-    let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, |vb| {
-        let fc1 = candle_nn::linear(2, 32, vb.pp("fc1"))?;
-        let fc2 = candle_nn::linear(32, 2, vb.pp("fc2"))?;
-        Ok(candle(move |x: &Tensor| x.apply(&fc1)?.tanh()?.apply(&fc2)))
-    })?;
+    let net = DataParallel::new(&devices(2)?, Initializer::Layers, 0, network_in_candle)?;
     let adamw = AdamW {
         lr: 0.03,
         ..AdamW::default()
