@@ -31,7 +31,8 @@ struct Settings {
     bool one;       // EMULATED_CUDNN contains "one": one algorithm works for each direction
     bool narrow;    // EMULATED_CUDNN contains "pad": none works with a padding as large as the kernel
     bool alike;     // EMULATED_CUDNN contains "alike": all GPUs are offered the same
-    std::string fault;  // EMULATED_FAULT: "copy" (half of each copy arrives), "nccl" (a sum is wrong), or a kernel that does nothing
+    std::string fault;  // EMULATED_FAULT: "copy" (half of each copy arrives), "nccl" (a sum is wrong), "order" (no stream
+                        // waits for another), or a kernel that does nothing
 };
 const Settings& settings();
 

@@ -1,5 +1,6 @@
-//! Direct copies between the GPUs of a process. The driver copies directly if it may, otherwise through the host. Direct copies are tried with patterns before training, because with access to CUDA's
-//! memory pools some drivers reportedly lose data.
+//! Direct copies between the GPUs of a process. The driver copies directly if it may, otherwise through the host. Direct
+//! copies are tried with patterns before training, because with access to CUDA's memory pools some drivers reportedly
+//! lose data.
 
 use candle_core::Device;
 

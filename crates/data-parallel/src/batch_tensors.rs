@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, TensorId};
-use devices::{bail, follow, or_panic, send_view, view_to_device};
+use devices::{WorkSoFar, bail, follow, or_panic, send_view, view_to_device};
 use training::{Batch, named, num_examples_of, tensors};
 
 /// Inputs and targets, which have one first dimension: the examples.
@@ -125,22 +125,48 @@ impl BatchTensors {
 /// this is dropped, at the end of the step, that GPU's later work waits for the copies: it may free the minibatch.
 pub(crate) struct Sent {
     pub data: BatchTensors,
-    pub to: Arc<[Device]>,
+    to: Arc<[Device]>,
+    /// The work of the other devices up to their copies; nothing until all are on their way.
+    copies: Vec<WorkSoFar>,
+}
+
+impl Sent {
+    /// Of a minibatch that is split next.
+    pub fn new(data: BatchTensors, to: Arc<[Device]>) -> Self {
+        let copies = Vec::new();
+        Self { data, to, copies }
+    }
+
+    /// All copies are on their way.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn all(&mut self) -> Result<()> {
+        let all_here = |to: &&Device| self.tensors().all(|tensor| tensor.device().same_device(to));
+        let others = self.to.iter().filter(|to| !all_here(to));
+        self.copies = others.map(WorkSoFar::of).collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.data.x.iter().chain(&self.data.y)
+    }
 }
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        let tensors = || self.data.x.iter().chain(&self.data.y);
-        for (number, tensor) in tensors().enumerate() {
+        for (number, tensor) in self.tensors().enumerate() {
             let from = tensor.device();
-            if tensors()
-                .take(number)
-                .any(|other| other.device().same_device(from))
-            {
+            let mut before = self.tensors().take(number);
+            if before.any(|other| other.device().same_device(from)) {
                 continue;
             }
-            for device in &*self.to {
-                let _ = follow(device, from); // a GPU that has failed says so in the next call
+            // a GPU that has failed says so in the next call
+            for work in &self.copies {
+                let _ = work.comes_before(from);
+            }
+            if self.copies.is_empty() {
+                self.to.iter().for_each(|to| drop(follow(to, from)));
             }
         }
     }

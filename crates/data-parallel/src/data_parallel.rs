@@ -423,14 +423,19 @@ impl DataParallel {
         shares(examples, &lock(&self.weights)[self.own()])
     }
 
-    /// A minibatch whose shards are copied to the devices next.
-    pub(crate) fn sent(&self, data: BatchTensors) -> Sent {
-        let to = self.devices.clone();
-        Sent { data, to }
+    /// Splits a part of a minibatch that has `total` examples in all processes into a shard for each replica, on its device.
+    pub(crate) fn scatter(
+        &self,
+        data: BatchTensors,
+        total: usize,
+    ) -> Result<(Sent, Vec<BatchTensors>)> {
+        let mut sent = Sent::new(data, self.devices.clone());
+        let shards = self.shards(&sent.data, total)?;
+        sent.all()?;
+        Ok((sent, shards))
     }
 
-    /// Splits a part of a minibatch that has `total` examples in all processes into a shard for each replica, on its device.
-    pub(crate) fn scatter(&self, data: &BatchTensors, total: usize) -> Result<Vec<BatchTensors>> {
+    fn shards(&self, data: &BatchTensors, total: usize) -> Result<Vec<BatchTensors>> {
         let n = data.examples;
         let weights = lock(&self.weights).clone();
         if weights.iter().all(|weight| *weight == weights[0]) {

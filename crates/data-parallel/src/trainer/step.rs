@@ -211,9 +211,7 @@ impl Trainer {
         if is_first && !processes.are_one() {
             check_parts_differ(processes, &data)?;
         }
-        let sent = self.net.sent(data);
-        let data = &sent.data;
-        let shares = self.net.scatter(data, global.examples)?;
+        let (sent, shares) = self.net.scatter(data, global.examples)?;
         ensure!(
             global.examples > 0,
             "a step needs at least 1 example, the minibatch has 0"
@@ -222,7 +220,7 @@ impl Trainer {
             let says = nothing_counts(self.steps + 1);
             return Err(Kind::Refused.says(says + "; leave out minibatches that count nothing"));
         }
-        let loss_over = self.loss_over(data, &shares, global.examples)?;
+        let loss_over = self.loss_over(&sent.data, &shares, global.examples)?;
         Ok(Prepared {
             global,
             shares,

@@ -29,7 +29,7 @@ pub fn all(machine: &Machine, report: &mut Report) -> Result<()> {
         "machine",
         &format!("{cores} cores, {}", ask("uname", &["-sr"])),
     )?;
-    for (i, device) in machine.gpus.iter().enumerate() {
+    for (i, device) in machine.gpus().iter().enumerate() {
         if let Some(gpu) = gpu(device) {
             let [free, total] = [gpu.free, gpu.total].map(|bytes| bytes >> 20);
             report.row(
@@ -49,13 +49,15 @@ pub fn all(machine: &Machine, report: &mut Report) -> Result<()> {
             report.row("links (nvidia-smi topo -m)", &line)?;
         }
     }
-    let matters = |name: &str| {
-        let first = name.split('_').next();
-        matches!(first, Some("CUDA" | "NCCL" | "NVIDIA" | "LD"))
-            || name.starts_with("DATA_PARALLEL")
-    };
-    for (name, value) in env::vars().filter(|(name, _)| matters(name)) {
-        report.row(&name, &value)?;
+    for (name, value) in env::vars_os() {
+        let name = name.to_string_lossy();
+        let of_cuda = ["CUDA", "NCCL", "NVIDIA", "LD_", "DATA_PARALLEL"];
+        let is_secret = ["KEY", "TOKEN", "SECRET"]
+            .iter()
+            .any(|word| name.contains(word));
+        if of_cuda.iter().any(|first| name.starts_with(first)) && !is_secret {
+            report.row(&name, &value.to_string_lossy())?;
+        }
     }
     Ok(())
 }

@@ -11,13 +11,14 @@ mod right;
 mod same_bits;
 mod speed;
 mod sums;
+mod trainer;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use candle_core::Device;
 use clap::{Args, ValueEnum};
-use devices::{DeviceKind, devices_of_kind};
+use devices::{DeviceKind, devices_of_kind, find_devices};
 use functional::Precision;
 
 use report::Report;
@@ -67,21 +68,40 @@ enum Part {
     Compare,
 }
 
-/// The GPUs, and k replicas on them.
+/// The GPUs of this machine.
 struct Machine {
-    /// One device for each GPU.
-    gpus: Vec<Device>,
+    /// Devices of replicas: one for each GPU, then again from GPU 0 on if there are less than three. They are opened once,
+    /// because each has its libraries and keeps its memory.
+    devices: Vec<Device>,
+    gpus: usize,
 }
 
 impl Machine {
-    /// Devices of k replicas, which share GPUs if there are too few.
-    fn replicas(&self, k: usize) -> Result<Vec<Device>> {
-        Ok(devices_of_kind(DeviceKind::Cuda, Some(k))?)
+    /// # Errors
+    /// If there is no GPU.
+    fn open(report: &mut Report) -> Result<Self> {
+        let (gpus, note) = find_devices(DeviceKind::Cuda, None, None)?;
+        if let Some(note) = note {
+            report.check("GPUs", &note, false)?;
+        }
+        let gpus = gpus.len();
+        let devices = devices_of_kind(DeviceKind::Cuda, Some(gpus.max(3)))?;
+        Ok(Self { devices, gpus })
+    }
+
+    /// A device for each GPU.
+    fn gpus(&self) -> &[Device] {
+        self.replicas(self.gpus)
+    }
+
+    /// Devices of k replicas.
+    fn replicas(&self, k: usize) -> &[Device] {
+        &self.devices[..k]
     }
 
     /// Two replicas, or one for each GPU if there are more.
-    fn several(&self) -> Result<Vec<Device>> {
-        self.replicas(self.gpus.len().max(2))
+    fn several(&self) -> &[Device] {
+        self.replicas(self.gpus.max(2))
     }
 }
 
@@ -90,11 +110,11 @@ impl Machine {
 /// # Errors
 /// If there is no GPU, or something is not right.
 pub fn check(options: &GpuOptions) -> Result<()> {
-    let machine = Machine {
-        gpus: devices_of_kind(DeviceKind::Cuda, None)?,
-    };
     let mut report = Report::new(&options.out)?;
-    for part in Part::value_variants() {
+    report.begin(Part::Facts)?;
+    let machine = Machine::open(&mut report)?;
+    facts::all(&machine, &mut report)?;
+    for part in &Part::value_variants()[1..] {
         let is_wanted = match part {
             Part::Compare => options.python.is_some() || !options.with.is_empty(),
             _ => options.only.is_empty(),
@@ -104,7 +124,7 @@ pub fn check(options: &GpuOptions) -> Result<()> {
         }
         report.begin(*part)?;
         let done = match part {
-            Part::Facts => facts::all(&machine, &mut report),
+            Part::Facts => Ok(()), // they were the first
             Part::Copies => copies::all(&machine, &mut report),
             Part::Sums => sums::all(&machine, &mut report),
             Part::SameBits => same_bits::all(&machine, options.batch, &mut report),
@@ -120,5 +140,5 @@ pub fn check(options: &GpuOptions) -> Result<()> {
         }
     }
     facts::libraries(&mut report)?; // those that were loaded until now
-    report.end(machine.gpus.len())
+    report.end(machine.gpus)
 }

@@ -1,9 +1,9 @@
-//! The report of `gpu-check`: a table for each part. What is added is printed and written at once, so that nothing is
-//! lost if a later part ends the process.
+//! The report of `gpu-check`: a table for each part. What is added is printed and written at once.
 
 use std::fs;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -13,7 +13,9 @@ use super::Part;
 pub struct Report {
     path: PathBuf,
     text: String,
-    part: String,
+    /// The parts, the last one in progress.
+    parts: Vec<String>,
+    began: Instant,
     /// The first row that is not right.
     wrong: Option<String>,
 }
@@ -21,14 +23,15 @@ pub struct Report {
 impl Report {
     /// # Errors
     /// If the file cannot be written.
-    pub fn new(path: &std::path::Path) -> Result<Self> {
+    pub fn new(path: &Path) -> Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| cannot(path))?;
         }
         let mut report = Self {
             path: path.to_owned(),
             text: String::new(),
-            part: String::new(),
+            parts: Vec::new(),
+            began: Instant::now(),
             wrong: None,
         };
         report.add("# gpu-check\n")?;
@@ -38,14 +41,13 @@ impl Report {
     /// Begins the table of a part.
     pub fn begin(&mut self, part: Part) -> Result<()> {
         let value = part.to_possible_value().context("a part has a name")?;
-        value.get_name().clone_into(&mut self.part);
-        let help = value
-            .get_help()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let part = &self.part;
+        let name = value.get_name();
+        self.parts.push(name.to_owned());
+        let help = value.get_help().map(ToString::to_string);
+        let help = help.unwrap_or_default();
+        let seconds = self.began.elapsed().as_secs();
         self.add(&format!(
-            "\n## {part}: {help}\n\n| | found | right |\n|---|---|---|\n"
+            "\n## {name}: {help} ({seconds} s)\n\n| | found | right |\n|---|---|---|\n"
         ))
     }
 
@@ -58,7 +60,8 @@ impl Report {
     pub fn check(&mut self, what: &str, found: &str, is_right: bool) -> Result<()> {
         let word = if is_right { "yes" } else { "**no**" };
         if !is_right {
-            let of = || format!("{}, {what}: {found}", self.part);
+            let part = self.parts.last().map_or("", String::as_str);
+            let of = || format!("{part}, {what}: {found}");
             self.wrong.get_or_insert_with(of);
         }
         self.add(&format!("| {what} | {found} | {word} |\n"))
@@ -83,8 +86,12 @@ impl Report {
     /// If something was not right.
     pub fn end(mut self, gpus: usize) -> Result<()> {
         let s = if gpus == 1 { "" } else { "s" };
+        let seconds = self.began.elapsed().as_secs();
+        let parts = std::mem::take(&mut self.parts).join(", ");
         match self.wrong.take() {
-            None => self.add(&format!("\nall is well: {gpus} GPU{s}\n")),
+            None => self.add(&format!(
+                "\nall is well: {gpus} GPU{s} ({parts}; {seconds} s)\n"
+            )),
             Some(wrong) => {
                 self.add(&format!("\nnot right: {wrong}\n"))?;
                 bail!("{wrong} (report: {})", self.path.display())
@@ -92,13 +99,19 @@ impl Report {
         }
     }
 
+    /// Adds to the file, whose last line says which part is in progress: that part may end the process.
     fn add(&mut self, text: &str) -> Result<()> {
         print!("{text}");
         self.text += text;
-        fs::write(&self.path, &self.text).with_context(|| cannot(&self.path))
+        let unfinished = self
+            .parts
+            .last()
+            .map(|part| format!("\nnot finished: {part}\n"));
+        let text = self.text.clone() + &unfinished.unwrap_or_default();
+        fs::write(&self.path, text).with_context(|| cannot(&self.path))
     }
 }
 
-fn cannot(path: &std::path::Path) -> String {
+fn cannot(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
