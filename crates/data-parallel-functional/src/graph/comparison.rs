@@ -78,6 +78,7 @@ pub(crate) fn compare(
     let passed = compared.map_err(|error| said(call.kind.made, error))?;
     let trained = known.trained.iter().map(|(_, var)| var);
     let is_read = |var: &&Var| variables.contains(&var.id());
+    let read: Vec<Var> = trained.filter(is_read).cloned().collect();
     let watch = Watch {
         train: mode.train,
         buffers: mode
@@ -85,22 +86,24 @@ pub(crate) fn compare(
             .iter()
             .map(|buffer| buffer.var.clone())
             .collect(),
-        variables: trained.filter(is_read).cloned().collect(),
+        variables: read.clone(),
         known: known.clone(),
         repeats: comparison.repeats(&mode, &passed)?,
         seen: Default::default(),
     };
     Ok(Found {
         variables,
-        change: change(mode, passed),
+        change: change(mode, passed, read),
         watch,
     })
 }
 
-/// The change in the result of a module on these numbers when variables move. Its result before is computed once.
-fn change(mode: InOneMode, numbers: Vec<Tensor>) -> Change {
+/// The change in the result of a module on these numbers when variables move. Its result before is computed once. Those
+/// that it is known to read, `read`, are moved from 0, which could hide what is behind it.
+fn change(mode: InOneMode, numbers: Vec<Tensor>, read: Vec<Var>) -> Change {
     let before = OnceCell::new();
     Box::new(move |variables| {
+        let _from_0 = difference::from_0(&read)?;
         let before = match before.get() {
             Some(before) => before,
             None => {
@@ -235,7 +238,7 @@ impl Comparison<'_> {
         let check = GradientCheck {
             f: |moved: &[Tensor]| module.run(&with(&all, &is_moved, moved)),
             tolerance: TOLERANCE,
-            is_brief: false,
+            brief: None,
             is_trained: |x: &Tensor| self.known.trains(x),
             variables: &[],
             direction: None,
@@ -288,7 +291,7 @@ impl Comparison<'_> {
         let check = GradientCheck {
             f: |moved: &[Tensor]| module.run(&with(all, &is_moved, moved)),
             tolerance: TOLERANCE,
-            is_brief: true,
+            brief: Some(1),
             is_trained: |x: &Tensor| self.known.trains(x),
             variables: &[],
             direction: Some(direction),

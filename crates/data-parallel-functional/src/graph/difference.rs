@@ -9,7 +9,7 @@ use devices::without_backtrace;
 const DIRECTIONS: u64 = 5;
 
 /// Most of them.
-const MOST: usize = DIRECTIONS as usize / 2 + 1;
+pub(crate) const MOST: usize = DIRECTIONS as usize / 2 + 1;
 
 /// Results of a minibatch below this part of 1 can be what rounding has left.
 const SMALL: f64 = 1e-3;
@@ -69,7 +69,7 @@ pub fn check_gradients(
     let check = GradientCheck {
         f,
         tolerance,
-        is_brief: false,
+        brief: None,
         is_trained: |_: &Tensor| true,
         variables: &[],
         direction: None,
@@ -84,8 +84,8 @@ pub(crate) type Direction<'a> = dyn Fn(&Tensor, Tensor) -> Result<Tensor> + 'a;
 pub(crate) struct GradientCheck<'a, F, T> {
     pub f: F,
     pub tolerance: f64,
-    /// True if one direction that agrees is enough, instead of most of five.
-    pub is_brief: bool,
+    /// In a brief comparison, how many directions are enough if all of them agree: one, or most of five.
+    pub brief: Option<usize>,
     /// True for the variables that are compared, of those that the function reads.
     pub is_trained: T,
     /// Variables that are compared although candle may give them no gradient.
@@ -105,7 +105,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor>, T: Fn(&Tensor) -> bool> GradientCheck<'
         if !once.is_finite() {
             return Err(GradientError::Incomparable(NO_NUMBER));
         }
-        if !self.is_brief && changes(once, weighted)? {
+        if self.brief.is_none() && changes(once, weighted)? {
             return Err(GradientError::Incomparable(RANDOM));
         }
         let loss = (&y * &weights)?;
@@ -115,7 +115,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor>, T: Fn(&Tensor) -> bool> GradientCheck<'
             .map_err(|error| GradientError::Backward(without_backtrace(error)))?;
         let weight = sum(&weights.sqr()?)?.sqrt();
         let mut size = sum(&loss.sqr()?)?.sqrt();
-        if self.is_brief && size < SMALL * weight {
+        if self.brief.is_some() && size < SMALL * weight {
             size = weight; // numbers of a minibatch can be small because large ones are subtracted
         }
         let check = |of: String, tensors: &[Tensor], direction: Option<&Direction<'_>>| {
@@ -127,8 +127,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor>, T: Fn(&Tensor) -> bool> GradientCheck<'
                 precision: Precision::of(&y, tensors),
                 made: direction,
             };
-            let Some(wrong) =
-                function.compare(tensors, &gradients, self.tolerance, self.is_brief)?
+            let Some(wrong) = function.compare(tensors, &gradients, self.tolerance, self.brief)?
             else {
                 return Ok(());
             };
@@ -252,7 +251,7 @@ impl Precision {
 
 impl<F: Fn() -> Result<f64>> Function<'_, F> {
     /// The derivative in one direction, if most directions differ by more than `tolerance` and rounding. All of `tensors`
-    /// move together. A brief comparison passes if the first direction agrees.
+    /// move together. A brief comparison may pass if the first direction agrees.
     ///
     /// Each derivative is two runs of the function, so they are computed one by one, until most directions agree or most
     /// differ. The allowed difference is in proportion to the derivatives so far.
@@ -261,7 +260,7 @@ impl<F: Fn() -> Result<f64>> Function<'_, F> {
         tensors: &[Tensor],
         gradients: &GradStore,
         tolerance: f64,
-        is_brief: bool,
+        brief: Option<usize>,
     ) -> Result<Option<Derivative>> {
         if tensors.is_empty() {
             return Ok(None);
@@ -273,10 +272,9 @@ impl<F: Fn() -> Result<f64>> Function<'_, F> {
             loop {
                 let direction = found.len() as u64 + 1;
                 found.push(self.derivative(&moved, gradients, direction, step)?);
-                let enough = if is_brief && step == self.precision.steps[0] && direction == 1 {
-                    1
-                } else {
-                    MOST
+                let enough = match brief {
+                    Some(enough) if step == self.precision.steps[0] && direction == 1 => enough,
+                    _ => MOST,
                 };
                 let agree = self.agree(found, tolerance, step);
                 if agree >= enough {
@@ -413,6 +411,20 @@ pub(crate) fn change(
     }
     moved.to(1.)?;
     sum(&(f()? - before)?.abs()?)
+}
+
+/// Moves the variables that are 0, until the result is dropped.
+pub(crate) fn from_0(variables: &[Var]) -> Result<impl Drop + use<>> {
+    let mut moved = Moved(Vec::new());
+    for (i, var) in variables.iter().enumerate() {
+        if root_mean_square(var)? == 0. {
+            moved
+                .0
+                .push((var.clone(), var.copy()?, random(var, i as u64)?));
+        }
+    }
+    moved.to(1.)?;
+    Ok(moved)
 }
 
 /// Variables with their values and their directions. Dropped, also by a panic, it sets them back.

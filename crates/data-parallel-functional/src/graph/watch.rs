@@ -10,7 +10,7 @@
 //!   gradient is computed once more on numbers of which no two are equal, a few roundings away: there `max` gives the
 //!   whole gradient to one number, and here to each. Zeros stay, because most come from a ReLU, which has no gradient there.
 
-use super::difference::{Direction, GradientCheck, NO_NUMBER, TOLERANCE};
+use super::difference::{Direction, GradientCheck, MOST, NO_NUMBER, TOLERANCE};
 use super::gradient_error::GradientError;
 use super::variables::Variables;
 use crate::kernel::{Function, Observer};
@@ -96,11 +96,18 @@ impl Observer for Watched {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        if !self.again && seen().contains(&way) {
+        let is_known = seen().contains(&way);
+        if !self.again && is_known {
             return Ok(());
         }
+        // one direction may miss a wrong branch, which is not compared soon again
+        let directions = if is_known || seen().is_empty() {
+            1
+        } else {
+            MOST
+        };
         let direction = |x: &Tensor, along: Tensor| zeros_stay(x, &along);
-        self.compare(x, &self.is_wanted, &self.watch.variables, &direction)?;
+        self.compare(x, directions, &direction)?;
         // outputs that all are 0, as of a layer that begins with zeros, show nothing: the next minibatch is compared too
         let mut wanted = x
             .iter()
@@ -162,14 +169,10 @@ impl Observer for Watched {
 }
 
 impl Watched {
-    /// Compares the gradients of some inputs and of variables on these numbers.
-    fn compare(
-        &self,
-        x: &[Tensor],
-        is_moved: &[bool],
-        variables: &[Var],
-        direction: &Direction<'_>,
-    ) -> Result<()> {
+    /// Compares the gradients of the inputs and of variables on these numbers, along so many directions if all agree.
+    fn compare(&self, x: &[Tensor], directions: usize, direction: &Direction<'_>) -> Result<()> {
+        let is_moved = &self.is_wanted[..];
+        let variables = &self.watch.variables[..];
         let buffers = self.watch.copies_of_buffers()?;
         let detached: Vec<Tensor> = x.iter().map(Tensor::detach).collect();
         let moved = detached
@@ -183,7 +186,7 @@ impl Watched {
                 (self.run)(&with(&detached, is_moved, moved))
             },
             tolerance: TOLERANCE,
-            is_brief: true,
+            brief: Some(directions),
             is_trained: |x: &Tensor| self.watch.known.trains(x),
             variables,
             direction: Some(direction),

@@ -5,6 +5,8 @@ use crate::support::{assert_refused, gradients_of, random, tensor, variables};
 use candle_core::{D, Device, Module, ModuleT, Result, Tensor, Var};
 use candle_nn::Embedding;
 use functional::{GradientChecks, Network, Value, Variables, candle, candle_fn};
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// A network of one parameter, and its checks.
 struct Trained {
@@ -173,6 +175,35 @@ fn a_module_is_compared_again_later() -> Result<()> {
     };
     step(1.)?;
     assert!((0..20).map(|_| step(20.)).any(|step| step.is_err()));
+    Ok(())
+}
+
+/// Along one direction a gradient of which half is lost can look right.
+#[test]
+fn a_later_branch_is_compared_along_several_directions() -> Result<()> {
+    for seed in 0..100 {
+        let mut net = Trained::new(&random((4, 3), 100 + seed))?;
+        let w = net.w.clone();
+        let is_late = Rc::new(Cell::new(false));
+        let branch = is_late.clone();
+        let scaled = candle(move |h: &Tensor| {
+            let scale = h.tanh()?;
+            if branch.get() {
+                scale.detach() * h
+            } else {
+                &scale * h
+            }
+        });
+        let x = random((4, 3), seed);
+        let mut step = || {
+            net.step(4, || {
+                scaled.forward(&Value::new(&x)?.linear(&w, None)?, true)
+            })
+        };
+        step()?;
+        is_late.set(true);
+        assert!(step().is_err(), "{seed}");
+    }
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! parts. What is right passes, and what is known is not compared again.
 
 use crate::support::{assert_refused, random, variables};
-use candle_core::{D, Module, ModuleT, Result, Tensor, Var};
+use candle_core::{D, DType, Device, Module, ModuleT, Result, Tensor, Var};
 use functional::{GradientChecks, Network, Value, Variables, candle};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -405,7 +405,7 @@ fn the_runs_of_a_comparison_have_a_bound() -> Result<()> {
     result?;
     assert!(runs <= 30, "{runs}");
     // one that is so steep that no difference says anything: a norm of zeros
-    let zeros = variables(&[Tensor::zeros((5, 5), candle_core::DType::F32, x.device())?])?;
+    let zeros = variables(&[Tensor::zeros((5, 5), DType::F32, x.device())?])?;
     let steep = |w: Vec<Tensor>| -> Boxed {
         Box::new(move |x| {
             let h = w[0].broadcast_div(&(w[0].sqr()?.mean_keepdim(1)? + 1e-12)?.sqrt()?)?;
@@ -442,12 +442,32 @@ fn checks_of(params: &[Var]) -> GradientChecks {
     .unwrap()
 }
 
+/// Behind a weight of zero, as in a residual branch that begins with none.
+#[test]
+fn a_missing_gradient_behind_a_zero_is_found() -> Result<()> {
+    let params = variables(&[
+        random((5, 5), 2),
+        Tensor::zeros(1, DType::F32, &Device::Cpu)?,
+    ])?;
+    let [w, gate] = [0, 1].map(|i| params[i].as_tensor().clone());
+    let branch = candle(move |x: &Tensor| {
+        let h = candle_nn::ops::softmax_last_dim(&x.matmul(&w)?)?;
+        x + h.broadcast_mul(&gate)?
+    });
+    let x = random((6, 5), 1);
+    let net = || branch.forward(&Value::new(&x)?, true);
+    let refused = checks_of(&params).run(6, || net().map(drop));
+    assert_refused("the gradient of var 0 is missing", refused);
+    assert_eq!(params[1].to_vec1::<f32>()?, [0.]); // as it was
+    Ok(())
+}
+
 /// Where the result depends on the difference of two equal variables, or on their product: they are moved apart, and
 /// looked at together.
 #[test]
 fn variables_that_are_missing_together_are_found() -> Result<()> {
     let x = random((6, 5), 1);
-    let zeros = || Tensor::zeros(5, candle_core::DType::F32, x.device());
+    let zeros = || Tensor::zeros(5, DType::F32, x.device());
     type Both = fn(&Tensor, &Tensor) -> Result<Tensor>;
     let both: [Both; 2] = [|a, b| a - b, |a, b| a * b];
     for both in both {
