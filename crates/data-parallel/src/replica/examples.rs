@@ -1,6 +1,7 @@
 //! Of which examples a loss sees the outputs: of one replica's, or of the whole minibatch.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -101,6 +102,11 @@ pub(crate) fn own_losses(losses: &Value, rows: Range<usize>) -> Result<Value> {
     losses * &Value::new(&Tensor::from_iter(is_own, losses.device())?)?
 }
 
+/// The place of an example in a minibatch in which a copy of it takes the place of another one, and the number of others
+/// that are tried.
+const ONE_OTHER: &str = "with a copy of itself in place of another";
+const OTHERS: usize = 8;
+
 /// The number of times that losses are computed again before they are said to depend on others.
 const AGAIN: usize = 8;
 
@@ -119,32 +125,35 @@ pub(crate) fn check_each_alone(
     let before = numbers(share)?;
     for (example, place) in [(0, 0), (n - 1, before.len() - 1)] {
         let before = before[place];
-        // its loss, as the first or the last of copies
-        let among_copies = |count: usize| {
-            let all = numbers(&share.rows(&vec![example as u32; count])?)?;
-            let loss = if example == 0 {
-                all.first()
-            } else {
-                all.last()
-            };
-            loss.copied().context("there is no loss")
-        };
         let is_near = |loss: f32, rounding: f32| {
             (loss - before).abs() <= rounding * loss.abs().max(before.abs()) + 1e-7
         };
-        let mut tries = vec![(n, 1e-5, "among copies of itself")];
+        let own = example as u32;
+        let mut tries = VecDeque::from([(vec![own; n], 1e-5, "among copies of itself")]);
         // another shape rounds otherwise
-        tries.push(if n == 1 {
-            (2, 1e-3, "beside a copy of itself")
+        tries.push_back(if n == 1 {
+            (vec![own; 2], 1e-3, "beside a copy of itself")
         } else {
-            (1, 1e-3, "alone")
+            (vec![own], 1e-3, "alone")
         });
-        for (count, rounding, place_of_it) in tries {
-            let loss = match among_copies(count) {
-                Ok(loss) => loss,
-                Err(_) if count != n => continue, // it takes this number of examples alone
+        while let Some((rows, rounding, place_of_it)) = tries.pop_front() {
+            let loss = match numbers(&share.rows(&rows)?) {
+                // its loss is that of the first or the last row
+                Ok(all) if example == 0 => all.first().copied(),
+                Ok(all) => all.last().copied(),
+                Err(_) if rows.len() != n => continue, // it takes this number of examples alone
                 Err(error) => return Err(error),
             };
+            let loss = loss.context("there is no loss")?;
+            if !loss.is_finite() && rows.len() == n && place_of_it != ONE_OTHER {
+                // as of weights by classes, where all are of one class
+                let others = (0..n).filter(|other| *other != example).take(OTHERS);
+                tries.extend(others.map(|other| {
+                    let mut rows: Vec<u32> = (0..n as u32).collect();
+                    rows[other] = own;
+                    (rows, 1e-5, ONE_OTHER)
+                }));
+            }
             if is_near(loss, rounding) || !(loss - before).is_finite() {
                 continue;
             }

@@ -220,6 +220,30 @@ fn a_share_of_the_minibatch_is_seen() -> Result<()> {
     Ok(())
 }
 
+/// Weights of the classes, which have no numbers where all examples are of one class.
+#[test]
+fn weights_by_the_classes_of_a_shard_are_seen() -> Result<()> {
+    fn balanced(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
+        let y = y.to_dtype(DType::F32)?;
+        let ones = y.sum_all()?;
+        let zeros = (ones.neg()? + y.dim(0)? as f64)?;
+        let weights = (y.broadcast_div(&ones)? + (1.0 - &y)?.broadcast_div(&zeros)?)?;
+        let losses = binary_cross_entropy(y_hat, &y.unsqueeze(1)?)?;
+        candle(move |l: &Tensor| l * &weights).forward(&losses, true)
+    }
+    let x = formula_tensor(1, 1.0, &[8, 4])?;
+    for y in [[1u32, 0, 0, 1, 0, 0, 1, 0], [0, 1, 1, 0, 0, 1, 0, 0]] {
+        let y = Tensor::new(&y, &Device::Cpu)?;
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| Linear::new(4, 1, vb))?;
+        let step = Trainer::new(&net, balanced, sgd(0.1, 0.0)).step(&x, &y);
+        has(
+            &step.err().context("refused")?.to_string(),
+            "depends on the other examples",
+        )?;
+    }
+    Ok(())
+}
+
 /// Batch norm, dropout and candle's batch norm mix examples or draw numbers in training; their losses do not.
 #[test]
 fn networks_whose_norms_mix_examples_train() -> Result<()> {
@@ -256,6 +280,36 @@ fn networks_whose_norms_mix_examples_train() -> Result<()> {
         trainer.step(&x, &y)?;
         trainer.step(&x, &y)?;
     }
+    Ok(())
+}
+
+/// Two replicas that wait for each other: the error is that of this step, and of no earlier one.
+#[test]
+fn a_replica_that_does_not_gather_is_an_error() -> Result<()> {
+    let how = Replication {
+        timeout: Some(std::time::Duration::from_secs(1)),
+        ..Replication::default()
+    };
+    let network = |vb: VarBuilder<'_>| Linear::new(4, 1, vb);
+    let net = DataParallel::with(how, &cpus(2), Initializer::Layers, 0, network)?;
+    let loss = |net: &Linear, x: &[Value], y: &[Tensor]| {
+        let own = net.forward(&x[0], true)?;
+        let gathers = x[0].eval()?.flatten_all()?.get(0)?.to_scalar::<f32>()? > 0.0;
+        let all = if gathers {
+            all_examples(&own)?
+        } else {
+            Value::cat(&[&own, &own], 0)?
+        };
+        squared_error(&all, &y[0])
+    };
+    let x = Tensor::ones((4, 4), DType::F32, &Device::Cpu)?;
+    let x = Tensor::cat(&[&x, &x.neg()?], 0)?;
+    let y = formula_tensor(2, 1.0, &[8, 1])?;
+    let mut trainer = Trainer::with(&net, loss, sgd(0.1, 0.0))?.over_minibatch();
+    let said = trainer.step(&x, &y).err().context("late")?.to_string();
+    let causes = ["did not arrive within 1s", "has left the group"];
+    let is_said = causes.iter().any(|cause| said.contains(cause));
+    ensure!(is_said, "{said}");
     Ok(())
 }
 
