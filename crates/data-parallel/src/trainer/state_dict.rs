@@ -292,9 +292,10 @@ fn lr_of(tensor: &Tensor) -> Result<f64> {
 /// Numbers of a state that count something.
 fn counts(name: &str, tensor: &Tensor) -> Result<Vec<u64>> {
     let values: Vec<i64> = tensor.to_vec1().with_context(|| name.to_owned())?;
+    let end = 1 << 53; // whole numbers of f64
     let count = |value: i64| {
-        let count = u64::try_from(value).ok();
-        count.with_context(|| format!("{name}: {value}; expected 0 or more"))
+        let count = u64::try_from(value).ok().filter(|count| *count < end);
+        count.with_context(|| format!("{name}: {value}; expected 0 or more, and less than {end}"))
     };
     values.into_iter().map(count).collect()
 }

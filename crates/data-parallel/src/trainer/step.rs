@@ -122,7 +122,7 @@ impl Trainer {
     /// One job of all replicas: [`Replica::train`].
     fn train(&mut self, data: Result<BatchTensors>, last: bool) -> Result<Step> {
         let rule = self.rule_of_step()?;
-        let settings = self.take_settings_of_step(&rule);
+        let settings = self.take_settings_of_step(&rule, last);
         let prepared = self.prepare(data, last, &settings);
         let Prepared {
             global,
@@ -146,7 +146,7 @@ impl Trainer {
         self.net.finite.step_ends();
         let trained = match trained {
             Ok(trained) => trained,
-            Err(error) if job.dropped.load(Ordering::SeqCst) => {
+            Err(error) if job.dropped.load(Ordering::SeqCst) && !self.net.has_failed() => {
                 if let Some(refused) = find::<Refusal>(&error) {
                     return self.refuse(of_step, refused);
                 }
@@ -164,7 +164,7 @@ impl Trainer {
         }
         if let Some(refused) = refused {
             let loss = global.loss_here(losses).mean()?;
-            return if loss.is_finite() || global.divisor == 0.0 {
+            return if loss.is_finite() || counts_nothing(global.divisor) {
                 self.refuse(of_step, &refused)
             } else {
                 self.refuse(of_step, &Refusal::loss(loss))
@@ -216,8 +216,9 @@ impl Trainer {
             global.examples > 0,
             "a step needs at least 1 example, the minibatch has 0"
         );
-        if last && self.waiting.divisor + global.divisor == 0.0 {
-            let says = nothing_counts(self.steps + 1);
+        let divisor = self.waiting.divisor + global.divisor;
+        if last && counts_nothing(divisor) {
+            let says = no_mean(self.steps + 1, divisor);
             return Err(Kind::Refused.says(says + "; leave out minibatches that count nothing"));
         }
         let loss_over = self.loss_over(&sent.data, &shares, global.examples)?;
@@ -306,13 +307,16 @@ impl Trainer {
         }
         let rule = self.rule_of_step()?;
         let divisor = self.waiting.divisor;
-        if divisor == 0.0 {
+        if counts_nothing(divisor) {
             self.slots.forget_gradients(&self.net)?;
             let lost = self.nothing_waits();
-            return Err(Kind::Refused.says(nothing_counts(self.steps + 1) + &lost));
+            return Err(Kind::Refused.says(no_mean(self.steps + 1, divisor) + &lost));
         }
         if !self.net.processes.are_one() {
-            check_settings(&self.net.processes, &self.take_settings_of_step(&rule))?;
+            check_settings(
+                &self.net.processes,
+                &self.take_settings_of_step(&rule, true),
+            )?;
         }
         let of_step = self.step_label(&rule);
         let no_loss = LossOver::Shard { checked: false };
@@ -378,7 +382,7 @@ impl Trainer {
     }
 
     /// Takes what has to be the same in all processes for the step, a line each; nothing in a process that is alone.
-    fn take_settings_of_step(&self, rule: &StepRule) -> String {
+    fn take_settings_of_step(&self, rule: &StepRule, takes_step: bool) -> String {
         if self.net.processes.are_one() {
             return String::new();
         }
@@ -386,6 +390,7 @@ impl Trainer {
             format!("learning-rate {:?} of step {}", rule.lr, self.steps + 1),
             format!("waiting-minibatches {}", self.waiting.minibatches),
             self.settings(),
+            format!("takes-step {takes_step}"),
             self.net.take_shared_settings(),
         ];
         lines.join("\n")
@@ -478,9 +483,16 @@ impl Trainer {
     }
 }
 
+/// True if numbers of f32 have no mean over so little.
+fn counts_nothing(sum: f64) -> bool {
+    sum < f64::from(f32::MIN_POSITIVE)
+}
+
 /// What an error says of a step that has no mean.
-fn nothing_counts(step: usize) -> String {
+fn no_mean(step: usize, sum: f64) -> String {
+    let sum = format!("{sum:?}");
+    let sum = sum.trim_end_matches(".0");
     format!(
-        "step {step}: the counts of mean_over add up to 0, so there is no mean. No step was taken"
+        "step {step}: the counts of mean_over add up to {sum}, so there is no mean. No step was taken"
     )
 }

@@ -475,7 +475,7 @@ fn numbers_of_a_state_are_looked_at() -> Result<()> {
         let rest = flat.narrow(0, 1, flat.elem_count() - 1)?;
         Tensor::cat(&[value, rest], 0)?.reshape(t.shape())
     }
-    let of_trainer: [(&str, &str, Change); 16] = [
+    let of_trainer: [(&str, &str, Change); 17] = [
         (
             "replica 1 bn.running_var",
             "\"replica 1 bn.running_var\" contains NaN",
@@ -497,6 +497,11 @@ fn numbers_of_a_state_are_looked_at() -> Result<()> {
             |t| first(t, f64::NAN),
         ),
         ("steps", "steps: -5", |t| first(t, -5.0)),
+        (
+            "steps",
+            "steps: 9223372036854775807; expected 0 or more, and less than 9007199254740992",
+            |t| first(t, 1e19),
+        ),
         ("steps", "steps: unexpected dtype", |t| {
             first(&t.to_dtype(DType::F64)?, f64::NAN)
         }),
@@ -579,6 +584,21 @@ fn numbers_of_a_state_are_looked_at() -> Result<()> {
         }
     }
     ensure!(missed.is_empty(), "{}", missed.join("\n"));
+    Ok(())
+}
+
+/// A mean over so little is too large for a number.
+#[test]
+fn counts_that_are_nearly_0_have_no_mean() -> Result<()> {
+    let (x, y) = minibatch()?;
+    for count in [1e-320, 1e-40] {
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+        let trainer = Trainer::new(&net, squared_error, sgd(0.1, 0.0));
+        let mut trainer = trainer.mean_over(move |_, _| Ok(count));
+        let words = format!("the counts of mean_over add up to {count:?}, so there is no mean");
+        says(&words, trainer.step(&x, &y))?;
+        Trainer::new(&net, squared_error, sgd(0.1, 0.0)).step(&x, &y)?;
+    }
     Ok(())
 }
 
