@@ -4,31 +4,51 @@ use std::sync::Arc;
 
 use bytemuck::cast_slice;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use devices::device_name;
+use devices::{Context, device_name};
 use training::compare;
 
 use crate::error::Disagreement;
 use crate::network_state::NetworkState;
 use crate::processes::Processes;
+use crate::replication::Replication;
 
 /// Compares the parameters of the replicas of this process bit by bit.
 ///
 /// # Errors
-/// Names the first parameter that is not the same, with index, devices and both values.
+/// Names the first parameter, or buffer with a rule, that is not the same, with index, devices and both values.
 pub(crate) fn check_replicas(states: &[NetworkState], devices: &[Device]) -> Result<()> {
     let place = |i: usize| device_name(i, &devices[i]);
     for (i, other) in states.iter().enumerate().skip(1) {
         for ((name, a), (_, b)) in states[0].parameters().zip(other.parameters()) {
             compare(name, [&place(0), &place(i)], [a, b])?;
         }
+        let buffers = states[0].shared_buffers().zip(other.shared_buffers());
+        for ((name, a, _), (_, b, _)) in buffers {
+            let compared = compare(name, [&place(0), &place(i)], [a, b]);
+            compared.context(
+                "a buffer is one value after a step, which Trainer::flush takes of minibatches that wait; the network \
+                 may set it in training alone",
+            )?;
+        }
     }
     Ok(())
 }
 
-/// An error in all processes, unless all have networks with the same tensors.
-pub(crate) fn check_networks(processes: &Processes, state: &NetworkState) -> Result<()> {
+/// An error in all processes, unless all have networks with the same tensors, whose replicas sum in the same way.
+pub(crate) fn check_networks(
+    processes: &Processes,
+    state: &NetworkState,
+    how: &Replication,
+) -> Result<()> {
     let line = |(name, var): &(String, Var)| format!("{name} {:?}", var.dims());
-    let lines: Vec<String> = state.all().iter().map(line).collect();
+    let sums = [
+        format!("allreduce {}", how.allreduce),
+        format!("bucket-bytes {}", how.bucket_bytes),
+        format!("overlap {}", how.overlap),
+        format!("sync-bn {}", how.sync_bn),
+        format!("allow-unused {}", how.allow_unused),
+    ];
+    let lines: Vec<String> = state.all().iter().map(line).chain(sums).collect();
     processes.agree("networks", &lines.join("\n"))
 }
 

@@ -14,7 +14,9 @@ use devices::{Context, bail, ensure, lock};
 use functional::Network;
 use training::{Batch, DataIter, rng, shares, weights};
 
-use crate::agreement::{AtTheEnd, check_networks, check_processes, check_replicas, checksums};
+use crate::agreement::{
+    AtTheEnd, check_networks, check_processes, check_replicas, checksum, checksums,
+};
 use crate::batch_tensors::{BatchTensors, Sent};
 use crate::finite::Finite;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
@@ -207,7 +209,7 @@ impl DataParallel {
             warnings: warnings.into(),
             _at_the_end: Arc::new(at_the_end),
         };
-        check_networks(&net.processes, &net.states[0])?;
+        check_networks(&net.processes, &net.states[0], &net.how)?;
         check_processes(&net.processes, &net.states[0])?;
         Ok(net)
     }
@@ -483,7 +485,11 @@ impl DataParallel {
         if self.takes_no_steps_now() {
             return check_replicas(&self.states, &self.devices);
         }
-        let sums = self.on_each(vec![(); k], |replica, ()| checksums(&replica.state))?;
+        let sums = self.on_each(vec![(); k], |replica, ()| {
+            let buffers = replica.state.shared_buffers();
+            let of_buffers = checksum(buffers.map(|(_, buffer, _)| buffer))?;
+            Ok((checksums(&replica.state)?, of_buffers))
+        })?;
         if sums.iter().all(|sum| *sum == sums[0]) {
             return Ok(());
         }

@@ -77,13 +77,15 @@ pub fn evaluate<M: Minibatches, const N: usize>(
 /// What this process has `evaluated`.
 ///
 /// # Errors
-/// In all processes, if it is an error in one of them.
+/// In all processes, if it is an error in one of them, or they have divided different data.
 pub(crate) fn in_all_processes<T>(net: &DataParallel, evaluated: Result<T>) -> Result<T> {
     let mut failed = [f64::from(u8::from(evaluated.is_err()))];
     net.processes.sum(&mut failed)?;
     if failed[0] > 0.0 {
         return Err(net.processes.why(evaluated.err())?);
     }
+    let settings = net.take_shared_settings();
+    net.processes.agree("settings", &settings)?;
     evaluated
 }
 

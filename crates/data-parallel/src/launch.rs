@@ -104,6 +104,7 @@ fn world(processes: Processes, replicas: usize) -> Result<World> {
         replicas >= count,
         "{replicas} replicas are too few for {count} processes: each needs one"
     );
+    processes.agree("numbers of replicas", &replicas.to_string())?;
     let own = process.replicas(replicas).len();
     if count > 1 {
         devices::limit_cores(process.share_of_cores(replicas));

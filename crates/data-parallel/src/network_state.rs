@@ -71,16 +71,20 @@ impl NetworkState {
     }
 
     fn is_buffer(&self, name: &str) -> bool {
-        self.rules.contains_key(name) || is_statistic(name)
+        self.has_rule(name) || is_statistic(name)
+    }
+
+    /// True for a buffer that follows a rule.
+    pub fn has_rule(&self, name: &str) -> bool {
+        self.rules.contains_key(name)
     }
 
     /// The buffers that follow a rule.
-    pub fn shared_buffers(&self) -> impl Iterator<Item = (&Var, BufferRule)> {
-        let rule = |(name, var)| Some((var, *self.rules.get(name)?));
-        self.entries
-            .iter()
-            .map(|(name, var)| (name, var))
-            .filter_map(rule)
+    pub fn shared_buffers(&self) -> impl Iterator<Item = (&str, &Var, BufferRule)> {
+        self.entries.iter().filter_map(|(name, var)| {
+            let rule = self.rules.get(name)?;
+            Some((&name[..], var, *rule))
+        })
     }
 
     /// The number of elements of all parameters.

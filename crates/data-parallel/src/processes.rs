@@ -323,8 +323,7 @@ impl Processes {
         let differs = (1..all.len()).find(|i| all[*i] != all[0]);
         let Some(i) = differs else { return Ok(()) };
         let other = text(i);
-        let mut lines = first.lines().zip(other.lines());
-        let (a, b) = lines.find(|(a, b)| a != b).unwrap_or((&first, &other));
+        let (a, b) = different_lines(&first, &other);
         let error = format!(
             "the processes have different {what}: process 0 has {a:?}, process {i} has {b:?}"
         );
@@ -444,6 +443,22 @@ mod mpi {
     pub fn abort_because(status: i32, _: &str) -> ! {
         std::process::exit(status)
     }
+}
+
+/// The first lines that differ. Where one text has more lines, they are those of one name, of which one may be missing.
+fn different_lines<'a>(first: &'a str, other: &'a str) -> (&'a str, &'a str) {
+    if first.lines().count() == other.lines().count() {
+        let mut lines = first.lines().zip(other.lines());
+        return lines.find(|(a, b)| a != b).unwrap_or((first, other));
+    }
+    let line_of = |text: &'a str, name: &str| {
+        let is_of_name = |line: &&str| line.split(' ').next() == Some(name);
+        text.lines().find(is_of_name).unwrap_or_default()
+    };
+    let all = first.lines().chain(other.lines());
+    let names = all.filter_map(|line| line.split(' ').next());
+    let mut pairs = names.map(|name| (line_of(first, name), line_of(other, name)));
+    pairs.find(|(a, b)| a != b).unwrap_or((first, other))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::loss::{AnyNetwork, Loss};
 use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::shared_buffers::share_buffers;
-use super::slot::Slot;
+use super::slot::{Slot, Untrained};
 use crate::batch_tensors::BatchTensors;
 use crate::layers::DropoutPass;
 use crate::network_state::NetworkState;
@@ -135,25 +135,29 @@ impl Replica {
     ) -> Result<Trained> {
         self.in_step = true;
         let examples = share.examples;
+        // a network may set its buffers also where it is written down
+        slot.keep_buffers(&self.state)?;
+        let untrained = slot.untrained_to_check()?;
         let written = self.compute(|replica| replica.write(job, share, slot));
         // outside of the replica's turn on the cores: the others may need them to come here
         let connections = self.connections.as_mut().context(FAILED)?;
         let all_could = connections.all_agree(written.is_ok())?;
         if !all_could {
             self.in_step = !self.shared.one_process;
+            slot.set_back_buffers(&self.state)?;
         }
         let written = explained(written, examples)?;
         if !all_could {
             return Ok(Trained::default());
         }
-        slot.keep_buffers(&self.state)?;
         slot.examples += examples;
         let mut handed_in = 0;
         let result = match &written {
             None => Ok(None),
             Some(written) => {
-                let all =
-                    self.compute(|replica| replica.backward(written, job, slot, &mut handed_in));
+                let all = self.compute(|replica| {
+                    replica.backward(written, job, slot, untrained.as_ref(), &mut handed_in)
+                });
                 all.map(Some)
             }
         };
@@ -244,7 +248,13 @@ impl Replica {
                 if *checked && examples > 0 {
                     let again =
                         |share: &BatchTensors| pass.run(|| self.losses(job, share)?.0.eval());
+                    let buffers = self.state.buffers().map(|(_, buffer)| buffer);
+                    let kept = buffers.map(|buffer| Ok((buffer, buffer.copy()?)));
+                    let kept = kept.collect::<Result<Vec<_>>>()?;
                     each_example_alone(|| check_each_alone(share, again))?;
+                    for (buffer, value) in kept {
+                        buffer.set(&value)?;
+                    }
                 }
                 losses
             }
@@ -304,14 +314,14 @@ impl Replica {
         written: &Written,
         job: &StepJob,
         slot: &mut Slot,
+        untrained: Option<&Untrained>,
         handed_in: &mut usize,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let connections = self.connections()?;
         let is_last = job.step_with.is_some();
-        let untrained = slot.untrained_to_check()?;
         let mut bad_loss = None;
         let mut forward_done = |loss: Option<f32>| {
-            if let Some(untrained) = &untrained {
+            if let Some(untrained) = untrained {
                 untrained.check()?;
             }
             if !job.checks_numbers {
@@ -363,7 +373,9 @@ impl Replica {
         for (name, buffer) in self.state.buffers() {
             if let Some(at) = not_finite(buffer)? {
                 let value = buffer.flatten_all()?.get(at)?.to_scalar::<f32>()?;
-                let why = if value.is_nan() {
+                let why = if self.state.has_rule(name) {
+                    OWN_BUFFER
+                } else if value.is_nan() {
                     NAN_BUFFER
                 } else {
                     INFINITE_BUFFER
@@ -465,7 +477,8 @@ impl Replica {
 
 const FAILED: &str = "an earlier step failed; build the network anew";
 
-/// What an error says of a buffer that is infinite, and of one that is NaN.
+/// What an error says of a buffer that is not finite: of a program's own, of one that is infinite, and of one that is NaN.
+const OWN_BUFFER: &str = "the network sets it so; look at its code, such as a division by 0";
 const INFINITE_BUFFER: &str = "the numbers before it are too large; scale x, or try a smaller rate";
 const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a channel on each replica; \
     DataIter::drop_last leaves out a last minibatch that is too small";

@@ -16,7 +16,7 @@ pub(super) fn share_buffers(
     examples: usize,
     sums: &PassSums,
 ) -> Result<()> {
-    let shared: Vec<(&Var, BufferRule)> = network.shared_buffers().collect();
+    let shared: Vec<(&str, &Var, BufferRule)> = network.shared_buffers().collect();
     if shared.is_empty() {
         return Ok(());
     }
@@ -25,14 +25,14 @@ pub(super) fn share_buffers(
         BufferRule::First => f64::from(u8::from(rank == 0)),
     };
     let mut all = vec![examples as f64];
-    for (buffer, rule) in &shared {
+    for (_, buffer, rule) in &shared {
         let values: Vec<f32> = buffer.flatten_all()?.to_vec1()?;
         all.extend(values.iter().map(|value| f64::from(*value) * weight(*rule)));
     }
     sums.sum_values(&mut all)?;
     let all_examples = all[0];
     let mut rest = &all[1..];
-    for (buffer, rule) in shared {
+    for (_, buffer, rule) in shared {
         let (own, others) = rest.split_at(buffer.elem_count());
         let by = match rule {
             BufferRule::Mean => all_examples,

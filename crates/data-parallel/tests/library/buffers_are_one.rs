@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use data_parallel::prelude::*;
 
-use crate::kit::{cpus, formula_tensor, has, largest_difference, sgd};
+use crate::kit::{cpus, formula_tensor, has, largest_difference, says, sgd};
 use crate::where_replicas_are::in_processes;
 
 /// The codes that are nearest to the inputs. In training each code moves towards the mean of its inputs.
@@ -197,6 +197,126 @@ fn a_mean_is_that_of_the_examples() -> Result<()> {
         is_near(&net, 0)
     })?;
     Ok(())
+}
+
+/// A network in layers that moves a buffer while it is written down, by the numbers of a value.
+struct Averaged {
+    fc: Linear,
+    mean: Var,
+}
+
+impl Network for Averaged {
+    fn forward(&self, x: &Value, train: bool) -> candle_core::Result<Value> {
+        let h = self.fc.forward(x, train)?;
+        if train {
+            let mean = h.eval()?.detach().mean(0)?;
+            let moved = (self.mean.as_detached_tensor() * 0.9)? + (mean * 0.1)?;
+            self.mean.set(&moved?)?;
+        }
+        Ok(h)
+    }
+}
+
+#[test]
+fn a_buffer_that_eval_moves_is_moved_once_in_a_step() -> Result<()> {
+    let network = |vb: VarBuilder<'_>| {
+        Ok(Averaged {
+            fc: Linear::new(4, 2, vb.pp("fc"))?,
+            mean: buffer(&vb, 2, "mean", Init::Const(1.0), BufferRule::Mean)?,
+        })
+    };
+    let (x, y) = minibatch(0)?;
+    let mut means = Vec::new();
+    for k in [1, 2, 3] {
+        let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, network)?;
+        let mut trainer = Trainer::new(&net, squared_error, sgd(0.1, 0.0));
+        trainer.step(&x, &y)?;
+        let mean = net.parameter("mean", k - 1)?;
+        ensure!(trainer.step(&(&x * 1e30)?, &y).is_err()); // the loss is infinite
+        ensure!(trainer.step(&x, &x).is_err()); // targets of another shape
+        for i in 0..k {
+            let apart = largest_difference(&net.parameter("mean", i)?, &mean)?;
+            ensure!(apart == 0.0, "a refused step has moved it by {apart}");
+        }
+        means.push(mean);
+    }
+    for mean in &means {
+        let apart = largest_difference(mean, &means[0])?;
+        ensure!(apart < 1e-6, "{apart}");
+    }
+    Ok(())
+}
+
+/// Counts its calls, and in inference too if it is told so.
+struct Counts {
+    count: Var,
+    in_inference: bool,
+    by: f32,
+}
+
+impl ModuleT for Counts {
+    fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
+        if train || self.in_inference {
+            let first = x.detach().flatten_all()?.get(0)?;
+            let moved = (self.count.as_detached_tensor() + (first * f64::from(self.by))?)?;
+            self.count.set(&moved)?;
+        }
+        x * 1.0
+    }
+}
+
+fn counting(in_inference: bool, by: f32) -> candle_core::Result<DataParallel> {
+    DataParallel::new(&cpus(2), Initializer::Layers, 0, move |vb| {
+        let count = buffer(&vb, (), "count", Init::Const(0.0), BufferRule::Mean)?;
+        Ok(Sequential::new()
+            .add(candle(Counts {
+                count,
+                in_inference,
+                by,
+            }))
+            .add(Linear::new(4, 2, vb.pp("fc"))?))
+    })
+}
+
+/// Between accumulated minibatches, and after an inference that moves them.
+#[test]
+fn buffers_that_differ_are_not_saved() -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let path = place.path().join("net.safetensors");
+    let (x, y) = minibatch(0)?;
+    let net = counting(false, 1.0)?;
+    let mut trainer = Trainer::new(&net, squared_error, sgd(0.1, 0.0)).accumulate(2)?;
+    trainer.step(&x, &y)?;
+    says("the replicas differ: count[] is ", net.save(&path))?;
+    says("Trainer::flush", net.check_replicas())?;
+    trainer.step(&x, &y)?;
+    net.save(&path)?;
+    let net = counting(true, 1.0)?;
+    net.forward(&x)?;
+    says("in training alone", net.save(&path))
+}
+
+#[test]
+fn a_buffer_that_becomes_nan_is_the_networks_own() -> Result<()> {
+    let (x, y) = minibatch(0)?;
+    let net = counting(false, f32::NAN)?;
+    let step = Trainer::new(&net, squared_error, sgd(0.1, 0.0)).step(&x, &y);
+    says("count has become NaN: the network sets it so", step)
+}
+
+/// In a loss, which is written down before the network is computed.
+#[test]
+fn a_parameter_that_a_loss_sets_is_an_error() -> Result<()> {
+    let network = |vb: VarBuilder<'_>| {
+        Ok(Averaged {
+            fc: Linear::new(4, 2, vb.pp("fc"))?,
+            mean: Var::from_tensor(&vb.get(2, "mean")?)?,
+        })
+    };
+    let net = DataParallel::new(&cpus(2), Initializer::Normal(0.5), 0, network)?;
+    let mut trainer = Trainer::new(&net, squared_error, sgd(0.1, 0.0)).rate("mean", 0.0)?;
+    let (x, y) = minibatch(0)?;
+    says("the network sets mean itself", trainer.step(&x, &y))
 }
 
 /// Also without the check of gradients, and where the rate becomes 0 later.

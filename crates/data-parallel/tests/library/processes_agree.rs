@@ -88,7 +88,7 @@ type Make = fn(usize, &DataParallel) -> candle_core::Result<Trainer>;
 
 #[test]
 fn each_setting_of_a_trainer_is_compared() -> Result<()> {
-    let cases: [(Make, &str); 7] = [
+    let cases: [(Make, &str); 8] = [
         (
             |rank, net| {
                 let lr = 0.01 * (1.0 + rank as f64);
@@ -121,7 +121,18 @@ fn each_setting_of_a_trainer_is_compared() -> Result<()> {
         ),
         (
             |rank, net| Ok(plain(rank, net)?.depends_on(&format!("data {rank}"))),
-            "data 1",
+            "process 1 has \"data 1\"",
+        ),
+        (
+            |rank, net| {
+                let plain = plain(rank, net)?;
+                Ok(if rank == 1 {
+                    plain.within_shards()
+                } else {
+                    plain
+                })
+            },
+            "process 0 has \"\", process 1 has \"loss-sees shards\"",
         ),
     ];
     for (make, words) in cases {
@@ -143,6 +154,34 @@ fn another_network_in_one_process_is_an_error_in_all() -> Result<()> {
         let process_0 = format!("process 0 has \"weight [{classes}, 784]\"");
         let process_1 = format!("process 1 has \"weight [{other_classes}, 784]\"");
         both_say(ended, &["different networks", &process_0, &process_1])?;
+    }
+    Ok(())
+}
+
+/// Where one takes sums that the other does not, both would wait.
+#[test]
+fn each_setting_of_a_replication_is_compared() -> Result<()> {
+    type Change = fn(&mut Replication);
+    let cases: [(Change, &str); 5] = [
+        (|how| how.allow_unused = true, "allow-unused true"),
+        (|how| how.sync_bn = true, "sync-bn true"),
+        (|how| how.bucket_bytes = 64, "bucket-bytes 64"),
+        (|how| how.overlap = false, "overlap false"),
+        (
+            |how| how.allreduce = data_parallel::Algorithm::Owner,
+            "allreduce owner",
+        ),
+    ];
+    for (change, words) in cases {
+        let ended = in_processes(&[1, 1], |world| {
+            let mut how = Replication::default();
+            if world.processes().rank() == 1 {
+                change(&mut how);
+            }
+            let net = DataParallel::with(how, world, Initializer::Layers, 0, network);
+            Ok(net.map(drop).map_err(Error::from))
+        })?;
+        both_say(ended, &["different networks", words])?;
     }
     Ok(())
 }
@@ -187,6 +226,38 @@ fn data_in_another_order_is_an_error_in_all() -> Result<()> {
         Ok(train().map_err(Error::from))
     })?;
     both_say(ended, &["order of seed 0", "order of seed 7"])
+}
+
+#[test]
+fn an_evaluation_of_other_data_is_an_error_in_all() -> Result<()> {
+    let ended = in_processes(&[1, 1], |world| {
+        let n = [16, 8][world.processes().rank()];
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        let (x, y) = flat(formula_batch(0, n)?)?;
+        let data = DataIter::of_tensors(&x, &y, 4, None)?;
+        Ok(evaluate_accuracy(&net, &data)
+            .map(drop)
+            .map_err(Error::from))
+    })?;
+    both_say(ended, &["data examples 16", "data examples 8"])
+}
+
+/// The first process would wait for sums.
+#[test]
+fn a_step_beside_half_a_step_is_an_error_in_all() -> Result<()> {
+    let ended = in_processes(&[1, 1], |world| {
+        let rank = world.processes().rank();
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        let mut trainer = plain(rank, &net)?;
+        let (x, y) = flat(formula_batch(rank as u32, 4)?)?;
+        let step = if rank == 0 {
+            trainer.step(&x, &y)
+        } else {
+            trainer.backward(&x, &y)
+        };
+        Ok(step.map(drop).map_err(Error::from))
+    })?;
+    both_say(ended, &["takes-step true", "takes-step false"])
 }
 
 /// Its rates are shown in another order in each process.
