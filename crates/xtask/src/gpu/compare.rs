@@ -4,7 +4,7 @@ use std::env;
 
 use anyhow::{Result, ensure};
 
-use super::GpuOptions;
+use super::options::GpuOptions;
 use super::report::Report;
 use crate::bench::contender::Contender;
 use crate::bench::rounds::{Effort, measure};

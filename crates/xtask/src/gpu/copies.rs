@@ -7,7 +7,7 @@ use anyhow::Result;
 use candle_core::{Device, Tensor};
 use devices::{synchronize, to_device};
 
-use super::Machine;
+use super::machine::Machine;
 use super::report::Report;
 
 const LARGE: usize = 1 << 24;

@@ -6,7 +6,7 @@ use std::{env, fs};
 use anyhow::Result;
 use run::gpu;
 
-use super::Machine;
+use super::machine::Machine;
 use super::report::Report;
 use crate::bench::machine::ask;
 use crate::bench::ours::version;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use concise::Replication;
 
-use super::Machine;
+use super::machine::Machine;
 use super::report::Report;
 use super::trainer::{Job, trainer};
 use crate::bench::ours::minibatch;

@@ -5,6 +5,8 @@ mod compare;
 mod copies;
 mod facts;
 mod faults;
+mod machine;
+mod options;
 pub mod ours;
 mod report;
 mod right;
@@ -13,97 +15,14 @@ mod speed;
 mod sums;
 mod trainer;
 
-use std::path::PathBuf;
-
 use anyhow::Result;
-use candle_core::Device;
-use clap::{Args, ValueEnum};
-use devices::{DeviceKind, devices_of_kind, find_devices};
+use clap::ValueEnum;
 use functional::Precision;
 
+use machine::Machine;
+pub use options::GpuOptions;
+use options::Part;
 use report::Report;
-
-/// Options of `gpu-check`.
-#[derive(Args, Debug)]
-pub struct GpuOptions {
-    /// Run only this part (repeatable)
-    #[arg(long, value_name = "PART")]
-    only: Vec<Part>,
-
-    /// Compare steps with PyTorch, by this Python
-    #[arg(long, value_name = "PATH")]
-    python: Option<PathBuf>,
-
-    /// Compare steps with another build of this program (repeatable)
-    #[arg(long, value_name = "PATH")]
-    with: Vec<PathBuf>,
-
-    /// Examples of a minibatch in the parts same-bits and speed
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    batch: usize,
-
-    /// The report
-    #[arg(long, value_name = "FILE", default_value = "target/gpu-check.md")]
-    out: PathBuf,
-}
-
-/// A part of the check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
-    /// Programs, GPUs, links, libraries
-    Facts,
-    /// Copies between each pair of GPUs
-    Copies,
-    /// All-reduce by each algorithm, compared with the CPU
-    Sums,
-    /// Replicas on several GPUs, compared with replicas on one
-    SameBits,
-    /// Steps of each number of replicas, compared with the CPU
-    Right,
-    /// Replicas that fail, and replicas that do not come
-    Faults,
-    /// Milliseconds a step of each number of replicas
-    Speed,
-    /// Steps in turns with those of --python and --with
-    Compare,
-}
-
-/// The GPUs of this machine.
-struct Machine {
-    /// Devices of replicas: one for each GPU, then again from GPU 0 on if there are less than three. They are opened once,
-    /// because each has its libraries and keeps its memory.
-    devices: Vec<Device>,
-    gpus: usize,
-}
-
-impl Machine {
-    /// # Errors
-    /// If there is no GPU.
-    fn open(report: &mut Report) -> Result<Self> {
-        let (gpus, note) = find_devices(DeviceKind::Cuda, None, None)?;
-        if let Some(note) = note {
-            report.check("GPUs", &note, false)?;
-        }
-        let gpus = gpus.len();
-        let devices = devices_of_kind(DeviceKind::Cuda, Some(gpus.max(3)))?;
-        Ok(Self { devices, gpus })
-    }
-
-    /// A device for each GPU.
-    fn gpus(&self) -> &[Device] {
-        self.replicas(self.gpus)
-    }
-
-    /// Devices of k replicas.
-    fn replicas(&self, k: usize) -> &[Device] {
-        &self.devices[..k]
-    }
-
-    /// Two replicas, or one for each GPU if there are more.
-    fn several(&self) -> &[Device] {
-        self.replicas(self.gpus.max(2))
-    }
-}
 
 /// Checks, prints the report and writes it.
 ///

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use super::Part;
+use super::options::Part;
 
 pub struct Report {
     path: PathBuf,

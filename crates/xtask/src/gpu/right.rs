@@ -5,7 +5,7 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use functional::{Precision, set_precision};
 
-use super::Machine;
+use super::machine::Machine;
 use super::report::Report;
 use crate::bench::train::{Trained, apart, train, worst};
 use crate::bench::work::Network;

@@ -10,7 +10,7 @@ use candle_core::{DType, Device};
 use concise::{Algorithm, Replication};
 use run::gpu;
 
-use super::Machine;
+use super::machine::Machine;
 use super::report::Report;
 use super::trainer::{Job, trainer};
 use crate::bench::ours::minibatch;

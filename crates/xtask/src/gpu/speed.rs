@@ -3,7 +3,7 @@
 use anyhow::Result;
 use functional::Precision;
 
-use super::Machine;
+use super::machine::Machine;
 use super::ours::timed;
 use super::report::Report;
 use crate::bench::ours::{minibatch, with_step};

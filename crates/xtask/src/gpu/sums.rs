@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use candle_core::Device;
 use collective::{Algorithm, GroupOptions, Member, group};
 
-use super::Machine;
+use super::machine::Machine;
 use super::report::Report;
 
 const KIB: usize = 256;
