@@ -98,7 +98,7 @@ pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
     Ok(copy)
 }
 
-/// As [`view_to_device`], but the view's GPU goes on with its work while the copy is made. Before the memory of the view
+/// Copies like [`view_to_device`], but the view's GPU goes on with its work while the copy is made. Before the memory of the view
 /// is written or freed, [`follow(device, view.device())`](follow) has to be called.
 ///
 /// ```

@@ -70,6 +70,18 @@ impl NetworkState {
         self.entries.iter().filter(|(name, _)| self.is_buffer(name))
     }
 
+    /// Runs `f`, and then sets the buffers to what they were before.
+    pub fn keep_buffers<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        let buffers = self.buffers().map(|(_, buffer)| buffer);
+        let kept = buffers
+            .map(|buffer| Ok((buffer, buffer.copy()?)))
+            .collect::<Result<Vec<_>>>()?;
+        let result = f()?;
+        kept.iter()
+            .try_for_each(|(buffer, value)| buffer.set(value))?;
+        Ok(result)
+    }
+
     fn is_buffer(&self, name: &str) -> bool {
         self.has_rule(name) || is_statistic(name)
     }

@@ -169,7 +169,7 @@ impl Observer for Watched {
 }
 
 impl Watched {
-    /// Compares the gradients of the inputs and of variables on these numbers, along so many directions if all agree.
+    /// Compares the gradients of the inputs and of variables on these numbers, along this number of directions if all agree.
     fn compare(&self, x: &[Tensor], directions: usize, direction: &Direction<'_>) -> Result<()> {
         let is_moved = &self.is_wanted[..];
         let variables = &self.watch.variables[..];

@@ -137,14 +137,14 @@ pub(crate) fn check_each_alone(
             (vec![own], 1e-3, "alone")
         });
         while let Some((rows, rounding, place_of_it)) = tries.pop_front() {
-            let loss = match numbers(&share.rows(&rows)?) {
+            let found = match numbers(&share.rows(&rows)?) {
                 // its loss is that of the first or the last row
                 Ok(all) if example == 0 => all.first().copied(),
                 Ok(all) => all.last().copied(),
                 Err(_) if rows.len() != n => continue, // it takes this number of examples alone
                 Err(error) => return Err(error),
             };
-            let loss = loss.context("there is no loss")?;
+            let loss = found.context("there is no loss")?;
             if !loss.is_finite() && rows.len() == n && place_of_it != ONE_OTHER {
                 // as of weights by classes, where all are of one class
                 let others = (0..n).filter(|other| *other != example).take(OTHERS);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
 use devices::{Context, ensure, or_panic};
-use functional::{BackwardOptions, Value, each_example_alone, not_finite, not_finite_sum};
+use functional::{BackwardOptions, Value, each_example_alone, not_finite_sum};
 
 use super::connections::{Connections, GradientSums, Memberships};
 use super::cores::Cores;
@@ -16,7 +16,7 @@ use super::examples::{
 use super::loss::{AnyNetwork, Loss};
 use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
-use super::shared_buffers::share_buffers;
+use super::shared_buffers::{check_buffers, share_buffers};
 use super::slot::{Slot, Untrained};
 use crate::batch_tensors::BatchTensors;
 use crate::layers::DropoutPass;
@@ -248,13 +248,8 @@ impl Replica {
                 if *checked && examples > 0 {
                     let again =
                         |share: &BatchTensors| pass.run(|| self.losses(job, share)?.0.eval());
-                    let buffers = self.state.buffers().map(|(_, buffer)| buffer);
-                    let kept = buffers.map(|buffer| Ok((buffer, buffer.copy()?)));
-                    let kept = kept.collect::<Result<Vec<_>>>()?;
-                    each_example_alone(|| check_each_alone(share, again))?;
-                    for (buffer, value) in kept {
-                        buffer.set(&value)?;
-                    }
+                    let checked = || check_each_alone(share, again);
+                    self.state.keep_buffers(|| each_example_alone(checked))?;
                 }
                 losses
             }
@@ -331,7 +326,7 @@ impl Replica {
             bad_loss = loss.filter(|loss| !loss.is_finite() && self.shared.one_process);
             match bad_loss {
                 Some(loss) => candle_core::bail!("the loss is {loss}"),
-                None => self.check_buffers(),
+                None => check_buffers(&self.state),
             }
         };
         let mut ready = |bucket| {
@@ -366,24 +361,6 @@ impl Replica {
             return Err(Refusal::gradient(slot.name(part.parameter), value).into());
         }
         Ok((loss, outputs))
-    }
-
-    /// An error that names a buffer that is not finite. On a GPU none is looked at, because that would wait for the GPU.
-    fn check_buffers(&self) -> Result<()> {
-        for (name, buffer) in self.state.buffers() {
-            if let Some(at) = not_finite(buffer)? {
-                let value = buffer.flatten_all()?.get(at)?.to_scalar::<f32>()?;
-                let why = if self.state.has_rule(name) {
-                    OWN_BUFFER
-                } else if value.is_nan() {
-                    NAN_BUFFER
-                } else {
-                    INFINITE_BUFFER
-                };
-                candle_core::bail!("{name} has become {value}: {why}")
-            }
-        }
-        Ok(())
     }
 
     /// Tells all replicas to drop the step. Where they sum gradients, this one hands in zeros in place of the buckets that
@@ -476,12 +453,6 @@ impl Replica {
 }
 
 const FAILED: &str = "an earlier step failed; build the network anew";
-
-/// What an error says of a buffer that is not finite: of a program's own, of one that is infinite, and of one that is NaN.
-const OWN_BUFFER: &str = "the network sets it so; look at its code, such as a division by 0";
-const INFINITE_BUFFER: &str = "the numbers before it are too large; scale x, or try a smaller rate";
-const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a channel on each replica; \
-    DataIter::drop_last leaves out a last minibatch that is too small";
 
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, or over_minibatch, a \

@@ -1,6 +1,7 @@
 //! Buffers of a program's own, which become one value on all replicas in each step.
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var, bail};
+use functional::not_finite;
 
 use super::pass_sums::PassSums;
 use crate::network_state::{BufferRule, NetworkState};
@@ -44,3 +45,27 @@ pub(super) fn share_buffers(
     }
     Ok(())
 }
+
+/// An error that names a buffer that is not finite. On a GPU none is looked at, because that would wait for the GPU.
+pub fn check_buffers(network: &NetworkState) -> Result<()> {
+    for (name, buffer) in network.buffers() {
+        if let Some(at) = not_finite(buffer)? {
+            let value = buffer.flatten_all()?.get(at)?.to_scalar::<f32>()?;
+            let why = if network.has_rule(name) {
+                OWN_BUFFER
+            } else if value.is_nan() {
+                NAN_BUFFER
+            } else {
+                INFINITE_BUFFER
+            };
+            bail!("{name} has become {value}: {why}")
+        }
+    }
+    Ok(())
+}
+
+/// What an error says of a buffer that is not finite: of a program's own, of one that is infinite, and of one that is NaN.
+const OWN_BUFFER: &str = "the network sets it so; look at its code, such as a division by 0";
+const INFINITE_BUFFER: &str = "the numbers before it are too large; scale x, or try a smaller rate";
+const NAN_BUFFER: &str = "a batch norm of candle's needs more than one value a channel on each replica; \
+    DataIter::drop_last leaves out a last minibatch that is too small";

@@ -41,11 +41,13 @@ use crate::update_rule::StepRule;
 struct Prepared {
     global: GlobalCounts,
     /// Of each replica of this process.
-    shares: Vec<BatchTensors>,
-    slots: Vec<Arc<Mutex<Slot>>>,
+    inputs: Vec<Input>,
     loss_over: LossOver,
     sent: Sent,
 }
+
+/// Shard and gradients of a replica.
+type Input = (BatchTensors, Arc<Mutex<Slot>>);
 
 /// The result of a step.
 #[derive(Debug)]
@@ -126,8 +128,7 @@ impl Trainer {
         let prepared = self.prepare(data, last, &settings);
         let Prepared {
             global,
-            shares,
-            slots,
+            inputs,
             loss_over,
             sent,
         } = prepared.map_err(|error| self.unprepared(error))?;
@@ -135,13 +136,12 @@ impl Trainer {
         let of_step = self.step_label(&rule);
         let divisor = self.waiting.divisor + global.divisor;
         let job = self.job(rule, last.then_some(divisor), loss_over);
-        let inputs = shares.into_iter().zip(slots).collect();
         let of_all = job.clone();
-        let train = move |replica: &mut Replica,
-                          (share, slot): (BatchTensors, Arc<Mutex<Slot>>)| {
-            replica.train(&of_all, &share, &mut lock(&slot))
-        };
-        let trained = self.net.on_each(inputs, train);
+        let trained = self
+            .net
+            .on_each(inputs, move |replica, (share, slot): Input| {
+                replica.train(&of_all, &share, &mut lock(&slot))
+            });
         drop(sent);
         self.net.finite.step_ends();
         let trained = match trained {
@@ -224,8 +224,7 @@ impl Trainer {
         let loss_over = self.loss_over(&sent.data, &shares, global.examples)?;
         Ok(Prepared {
             global,
-            shares,
-            slots: self.slots()?,
+            inputs: shares.into_iter().zip(self.slots()?).collect(),
             loss_over,
             sent,
         })
@@ -490,8 +489,8 @@ fn counts_nothing(sum: f64) -> bool {
 
 /// What an error says of a step that has no mean.
 fn no_mean(step: usize, sum: f64) -> String {
-    let sum = format!("{sum:?}");
-    let sum = sum.trim_end_matches(".0");
+    let text = format!("{sum:?}");
+    let sum = text.trim_end_matches(".0");
     format!(
         "step {step}: the counts of mean_over add up to {sum}, so there is no mean. No step was taken"
     )

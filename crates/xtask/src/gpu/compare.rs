@@ -1,6 +1,7 @@
 //! Steps on GPU 0 beside PyTorch's and those of other builds, each program in a process of its own, in turns.
 
 use std::env;
+use std::slice::from_ref;
 
 use anyhow::{Result, ensure};
 
@@ -9,6 +10,7 @@ use super::report::Report;
 use crate::bench::contender::Contender;
 use crate::bench::rounds::{Effort, measure};
 use crate::bench::stats::Summary;
+use crate::bench::work::Work;
 
 /// PyTorch's contender, from the project's folder.
 const SCRIPT: &str = "benches/pytorch_gpu.py";
@@ -20,87 +22,73 @@ const STEPS: [(&str, &str, &[&str]); 3] = [
     ("resnet18-256", "bf16", &["compile-bf16"]),
 ];
 
-const EFFORT: Effort = Effort {
-    rounds: 3,
-    seconds: f64::INFINITY,
-    warm_up: 20,
-    least_steps: 1,
-    most_steps: 2000,
-    live_on: true,
-};
+fn effort(rounds: usize) -> Effort {
+    Effort {
+        rounds,
+        seconds: f64::INFINITY,
+        warm_up: 20,
+        least_steps: 1,
+        most_steps: 2000,
+        live_on: true,
+    }
+}
 
 pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
-    let me = env::current_exe()?;
     for (step, precision, modes) in STEPS {
-        let ours = |program, name: &str, replicas, how: &[&str]| {
-            let args = [
-                &[
-                    "contend-gpu",
-                    "--replicas",
-                    replicas,
-                    "--precision",
-                    precision,
-                ],
-                how,
-            ]
-            .concat();
-            Contender::new(name, 1, program, &args)
-        };
-        let mut contenders = vec![
-            ours(&me, "k = 1", "1", &[]),
-            ours(&me, "k = 2", "2", &[]),
-            ours(
-                &me,
-                "k = 1, cuDNN's first choice of algorithms",
-                "1",
-                &["--deterministic"],
-            ),
-        ];
-        for program in &options.with {
-            contenders.push(ours(
-                program,
-                &format!("k = 1, {}", program.display()),
-                "1",
-                &[],
-            ));
-        }
-        if let Some(python) = &options.python {
-            for mode in modes {
-                contenders.push(Contender::new(
-                    &format!("PyTorch {mode}"),
-                    1,
-                    python,
-                    &[SCRIPT, mode],
-                ));
-            }
-        }
+        let work: Work = step.parse()?;
+        let what = |contender: &Contender| format!("{step}, {precision}, {}", contender.name);
         // one that cannot do its first step has a row with its error, and the others are measured
         let mut able = Vec::new();
-        for contender in contenders {
-            match measure(
-                &step.parse()?,
-                std::slice::from_ref(&contender),
-                &Effort {
-                    rounds: 1,
-                    ..EFFORT
-                },
-            ) {
+        for contender in contenders(options, precision, modes)? {
+            match measure(&work, from_ref(&contender), &effort(1)) {
                 Ok(_) => able.push(contender),
-                Err(error) => report.row(
-                    &format!("{step}, {precision}, {}", contender.name),
-                    &format!("{error:#}"),
-                )?,
+                Err(error) => report.row(&what(&contender), &format!("{error:#}"))?,
             }
         }
-        let rows = measure(&step.parse()?, &able, &EFFORT)?;
+        let rows = measure(&work, &able, &effort(3))?;
         ensure!(!rows.is_empty(), "no program could do a step");
         for row in &rows {
             let ms = Summary::of(&row.times);
             let times = ms.median / rows[0].median();
-            let what = format!("{step}, {precision}, {}", row.contender.name);
             let found = format!("{ms} ms, {times:.2} of the first row; {}", row.version);
-            report.row(&what, &found)?;
+            report.row(&what(&row.contender), &found)?;
         }
     }
     Ok(())
+}
+
+/// This program first.
+fn contenders(options: &GpuOptions, precision: &str, modes: &[&str]) -> Result<Vec<Contender>> {
+    let me = env::current_exe()?;
+    let ours = |program, name: &str, how: &[&str]| {
+        let args = ["contend-gpu", "--precision", precision];
+        Contender::new(name, 1, program, &[&args, how].concat())
+    };
+    let one = ["--replicas", "1"];
+    let first_choice = ["--replicas", "1", "--deterministic"];
+    let mut all = vec![
+        ours(&me, "k = 1", &one),
+        ours(&me, "k = 2", &["--replicas", "2"]),
+        ours(
+            &me,
+            "k = 1, cuDNN's first choice of algorithms",
+            &first_choice,
+        ),
+    ];
+    for program in &options.with {
+        all.push(ours(
+            program,
+            &format!("k = 1, {}", program.display()),
+            &one,
+        ));
+    }
+    for (python, mode) in options
+        .python
+        .iter()
+        .flat_map(|p| modes.iter().map(move |m| (p, m)))
+    {
+        let name = format!("PyTorch {mode}");
+        all.push(Contender::new(&name, 1, python, &[SCRIPT, mode]));
+    }
+    Ok(all)
 }

@@ -1,4 +1,4 @@
-//! What runs, and on what.
+//! Facts about the program and the machine.
 
 use std::process::Command;
 use std::{env, fs};

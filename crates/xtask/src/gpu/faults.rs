@@ -1,4 +1,4 @@
-//! Whether a step ends with a line where a replica fails in the middle of its pass, and where one does not come.
+//! Checks that a step ends with a line if a replica fails in the middle of its pass, or does not come.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;

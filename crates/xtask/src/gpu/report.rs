@@ -43,8 +43,10 @@ impl Report {
         let value = part.to_possible_value().context("a part has a name")?;
         let name = value.get_name();
         self.parts.push(name.to_owned());
-        let help = value.get_help().map(ToString::to_string);
-        let help = help.unwrap_or_default();
+        let help = value
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         let seconds = self.began.elapsed().as_secs();
         self.add(&format!(
             "\n## {name}: {help} ({seconds} s)\n\n| | found | right |\n|---|---|---|\n"

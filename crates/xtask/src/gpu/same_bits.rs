@@ -1,4 +1,4 @@
-//! Whether k replicas on several GPUs learn the bits of k replicas on one, while their threads sleep now and then. A
+//! Compares the bits that k replicas learn on several GPUs and on one, while their threads sleep now and then. A
 //! difference is a missing order between two GPUs.
 
 use std::hash::{BuildHasher, Hasher, RandomState};

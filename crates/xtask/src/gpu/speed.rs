@@ -51,8 +51,9 @@ fn step_ms(machine: &Machine, network: Network, k: usize, batch: usize) -> Resul
         timed(replicas, 3, || step(&x, &y))?; // libraries and algorithms
         let ms = timed(replicas, 3, || step(&x, &y))?;
         let steps = (200.0 / ms).clamp(1.0, 5000.0) as usize;
-        let turns = (0..3).map(|_| timed(replicas, steps, || step(&x, &y)));
-        let turns = turns.collect::<Result<Vec<_>>>()?;
+        let turns = (0..3)
+            .map(|_| timed(replicas, steps, || step(&x, &y)))
+            .collect::<Result<Vec<_>>>()?;
         median = Summary::of(&turns).median;
         Ok(())
     })?;

@@ -9,7 +9,7 @@ use functional::candle;
 use crate::bench::networks::layers;
 use crate::bench::work::Network;
 
-/// What the thread of a replica does at the beginning and at the end of a forward pass, while other replicas go on.
+/// Something that the thread of a replica does at the beginning and at the end of a forward pass, while other replicas go on.
 pub type Job = fn();
 
 /// The network, and its trainer.
