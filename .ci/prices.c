@@ -104,14 +104,17 @@ static void replay(void) { OK(cuGraphLaunch(exec, stream)); }
 static void plain(void) {
   for (int i = 0; i < nodes; i++) launch(stream);
 }
-static void *second(void *ctx) {
-  OK(cuCtxSetCurrent(ctx));
+static double many(void *s) {
   double a = now();
   for (int i = 0; i < 20000; i++) {
-    launch(other);
-    if (i % 200 == 199) OK(cuStreamSynchronize(other));
+    launch(s);
+    if (i % 200 == 199) OK(cuStreamSynchronize(s));
   }
-  printf("%8.2f us  cuLaunchKernel, with another thread on another stream (and waits)\n", (now() - a) / 20000);
+  return (now() - a) / 20000;
+}
+static void *second(void *ctx) {
+  OK(cuCtxSetCurrent(ctx));
+  printf("%8.2f us  cuLaunchKernel, with another thread on another stream (and waits)\n", many(other));
   return 0;
 }
 // to (m x n) = a b, row-major: cuBLAS takes b first. op 1: that one lies transposed in memory
@@ -209,12 +212,7 @@ int main(void) {
   }
   pthread_t t;
   pthread_create(&t, 0, second, ctx);
-  double a = now();
-  for (int i = 0; i < 20000; i++) {
-    launch(stream);
-    if (i % 200 == 199) OK(cuStreamSynchronize(stream));
-  }
-  printf("%8.2f us  cuLaunchKernel here meanwhile\n", (now() - a) / 20000);
+  printf("%8.2f us  cuLaunchKernel here meanwhile\n", many(stream));
   pthread_join(t, 0);
   blas = dlopen("libcublas.so.13", RTLD_NOW);
   if (!blas) blas = dlopen("libcublas.so", RTLD_NOW);

@@ -92,10 +92,7 @@ fn send(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 /// # Errors
 /// If the device fails, or is a GPU and there is no example. The message names the device.
 pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
-    let copy = send_view(view, device)?;
-    follow(device, view.device())?;
-    make_current(device)?;
-    Ok(copy)
+    view_by(to_device, view, device)
 }
 
 /// Copies like [`view_to_device`], but the view's GPU goes on with its work while the copy is made. Before the memory of the view
@@ -113,6 +110,15 @@ pub fn view_to_device(view: &Tensor, device: &Device) -> Result<Tensor> {
 /// # Errors
 /// As [`view_to_device`].
 pub fn send_view(view: &Tensor, device: &Device) -> Result<Tensor> {
+    view_by(send, view, device)
+}
+
+/// The examples of a view on `device`, sent by `copy`.
+fn view_by(
+    copy: fn(&Tensor, &Device) -> Result<Tensor>,
+    view: &Tensor,
+    device: &Device,
+) -> Result<Tensor> {
     if view.device().same_device(device) {
         return Ok(view.clone());
     }
@@ -121,7 +127,7 @@ pub fn send_view(view: &Tensor, device: &Device) -> Result<Tensor> {
             bail!("a GPU needs at least 1 example");
         }
         if sends_a_part(view, device) {
-            return send(view, device);
+            return copy(view, device);
         }
         // the contiguous copy is freed at once
         to_device(&retry_with_empty_cache(|| view.force_contiguous())?, device)

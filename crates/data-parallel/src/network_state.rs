@@ -71,7 +71,7 @@ impl NetworkState {
     }
 
     /// Runs `f`, and then sets the buffers to what they were before.
-    pub fn keep_buffers<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn restore_buffers_after<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let buffers = self.buffers().map(|(_, buffer)| buffer);
         let kept = buffers
             .map(|buffer| Ok((buffer, buffer.copy()?)))

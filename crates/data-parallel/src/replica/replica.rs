@@ -249,7 +249,8 @@ impl Replica {
                     let again =
                         |share: &BatchTensors| pass.run(|| self.losses(job, share)?.0.eval());
                     let checked = || check_each_alone(share, again);
-                    self.state.keep_buffers(|| each_example_alone(checked))?;
+                    self.state
+                        .restore_buffers_after(|| each_example_alone(checked))?;
                 }
                 losses
             }

@@ -112,16 +112,19 @@ fn number(text: &str, index: usize) -> f64 {
 
 /// The first line that a command prints, or `unknown`.
 pub fn ask(command: &str, args: &[&str]) -> String {
-    let output = Command::new(command)
-        .args(args)
-        .output()
-        .ok()
-        .filter(|o| o.status.success());
-    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
-    text.as_deref()
-        .and_then(|t| t.lines().next())
-        .unwrap_or("unknown")
-        .to_owned()
+    let first = lines(command, args).into_iter().next();
+    first.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The lines that a command prints; none of one that fails.
+pub fn lines(command: &str, args: &[&str]) -> Vec<String> {
+    match Command::new(command).args(args).output() {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.lines().map(str::to_owned).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -75,6 +75,19 @@ pub fn version() -> String {
     format!("ours {} on candle {candle}", env!("CARGO_PKG_VERSION"))
 }
 
+/// A [`minibatch`] on a device.
+///
+/// # Errors
+/// If the device fails.
+pub fn minibatch_on(
+    device: &Device,
+    network: Network,
+    batch: usize,
+) -> candle_core::Result<(Tensor, Tensor)> {
+    let (x, y) = minibatch(network, batch)?;
+    Ok((x.to_device(device)?, y.to_device(device)?))
+}
+
 /// A minibatch of noise for a network.
 pub fn minibatch(network: Network, batch: usize) -> candle_core::Result<(Tensor, Tensor)> {
     let rng = &mut d2l::rng(1);

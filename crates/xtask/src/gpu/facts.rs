@@ -1,6 +1,5 @@
 //! Facts about the program and the machine.
 
-use std::process::Command;
 use std::{env, fs};
 
 use anyhow::Result;
@@ -8,7 +7,7 @@ use run::gpu;
 
 use super::machine::Machine;
 use super::report::Report;
-use crate::bench::machine::ask;
+use crate::bench::machine::{ask, lines};
 use crate::bench::ours::version;
 
 const OF_EACH: &str = "index,name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,pcie.link.gen.max,pcie.link.width.max";
@@ -77,13 +76,4 @@ pub fn libraries(report: &mut Report) -> Result<()> {
     let mut files: Vec<&str> = files.filter(is_cuda).collect();
     files.dedup();
     report.row("libraries", &files.join(" "))
-}
-
-fn lines(command: &str, args: &[&str]) -> Vec<String> {
-    let output = Command::new(command).args(args).output();
-    let text = output.map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&text)
-        .lines()
-        .map(str::to_owned)
-        .collect()
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use devices::{DeviceKind, devices_of_kind, synchronize};
 use run::BatchLoss;
 
-use crate::bench::ours::{minibatch, version, with_step};
+use crate::bench::ours::{minibatch_on, version, with_step};
 use crate::bench::serve::serve_turns;
 use crate::bench::work::Network;
 
@@ -35,9 +35,7 @@ pub fn contend(job: &ContendGpu) -> Result<()> {
     functional::set_precision(job.precision);
     functional::set_deterministic(job.deterministic);
     let devices = devices_of_kind(DeviceKind::Cuda, Some(job.replicas))?;
-    let (x, y) = minibatch(job.network, job.batch)?;
-    let x = x.to_device(&devices[0])?;
-    let y = y.to_device(&devices[0])?;
+    let (x, y) = minibatch_on(&devices[0], job.network, job.batch)?;
     with_step(job.network, &devices, |step| {
         serve_turns(&version(), |n| {
             Ok(vec![timed(&devices, n, || step(&x, &y))?])

@@ -12,8 +12,8 @@ use run::gpu;
 
 use super::machine::Machine;
 use super::report::Report;
-use super::trainer::{Job, trainer};
-use crate::bench::ours::minibatch;
+use super::trainer::trainer;
+use crate::bench::ours::minibatch_on;
 use crate::bench::work::Network;
 
 pub fn all(machine: &Machine, batch: usize, report: &mut Report) -> Result<()> {
@@ -61,13 +61,10 @@ fn learn(
         bucket_bytes: 1 << 20,      // many sums during the backward pass
         ..Replication::default()
     };
-    let nap: Job = nap;
     let (net, trainer) = trainer(network, how, replicas, nap)?;
     // the first of two minibatches is not summed: nothing but its copies orders the GPUs
     let mut trainer = trainer.accumulate(2)?;
-    let (x, y) = minibatch(network, batch * replicas.len())?;
-    let x = x.to_device(&replicas[0])?;
-    let y = y.to_device(&replicas[0])?;
+    let (x, y) = minibatch_on(&replicas[0], network, batch * replicas.len())?;
     for _ in 0..minibatches {
         // new ones each time, as a loader makes them: their memory is used again
         trainer.step(&x.copy()?, &y.copy()?)?;

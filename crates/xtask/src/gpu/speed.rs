@@ -6,7 +6,7 @@ use functional::Precision;
 use super::machine::Machine;
 use super::ours::timed;
 use super::report::Report;
-use crate::bench::ours::{minibatch, with_step};
+use crate::bench::ours::{minibatch_on, with_step};
 use crate::bench::stats::Summary;
 use crate::bench::work::Network;
 
@@ -43,9 +43,7 @@ pub fn all(machine: &Machine, batch: usize, report: &mut Report) -> Result<()> {
 /// The median of three turns of 0.2 s.
 fn step_ms(machine: &Machine, network: Network, k: usize, batch: usize) -> Result<f64> {
     let replicas = machine.replicas(k);
-    let (x, y) = minibatch(network, batch)?;
-    let x = x.to_device(&replicas[0])?;
-    let y = y.to_device(&replicas[0])?;
+    let (x, y) = minibatch_on(&replicas[0], network, batch)?;
     let mut median = 0.0;
     with_step(network, replicas, |step| {
         timed(replicas, 3, || step(&x, &y))?; // libraries and algorithms
