@@ -463,7 +463,10 @@ impl Checkpoints {
         let is_saved = self.saved.position == Some(lock(&self.progress).position());
         if is_saved && ended.is_best {
             // if another program has the file open, it gets its name when the run goes on
-            let _ = self.in_folder(|folder| folder.folder().rename(NEXT_BEST, BEST));
+            let _ = self.written(|folder| {
+                let _ = folder.folder().rename(NEXT_BEST, BEST);
+                Ok(())
+            });
         }
         Ok((self.net.processes.rank() == 0).then_some(ended))
     }
@@ -539,14 +542,12 @@ impl Checkpoints {
             trainer.losses.of_epoch = from.epoch_losses;
         }
         let best = from.progress.best_crc32;
-        self.in_folder(|folder| name_best(folder.folder(), best))?;
+        self.written(|folder| name_best(folder.folder(), best))?;
         self.own = from.own;
         self.notes = from.notes;
         self.saved.position = Some(from.progress.position());
         *lock(&self.progress) = from.progress;
-        if let Some(weights) = from.split {
-            self.net.set_split(&weights)?;
-        }
+        self.net.set_split(&from.split)?;
         // before the first step of the run nothing can be undone
         if trainers.iter().any(|trainer| trainer.steps() > 0) {
             self.net.resumed.goes_on(&self.net.states[0])?;
@@ -573,19 +574,6 @@ impl Checkpoints {
             known,
             "stop_when: give the trainer its flag before Checkpoints::open"
         );
-        Ok(())
-    }
-
-    /// Lets the first process write into the folder.
-    fn in_folder(&mut self, write: impl FnOnce(&mut CheckpointFolder) -> Result<()>) -> Result<()> {
-        let folder = &mut self.folder;
-        self.net.processes.of_first(|| {
-            let folder = folder
-                .as_mut()
-                .context("the first process has the folder")?;
-            write(folder)?;
-            Ok(Vec::new())
-        })?;
         Ok(())
     }
 

@@ -45,8 +45,8 @@ pub(super) struct GoesOn {
     pub trainers: Vec<OfTrainer>,
     pub own: BTreeMap<String, Tensor>,
     pub progress: Progress,
-    /// The weights of `DataParallel::set_split`; none in a checkpoint of an earlier version.
-    pub split: Option<Vec<f64>>,
+    /// The weights of `DataParallel::set_split`.
+    pub split: Vec<f64>,
     /// The algorithms that were chosen for a GPU.
     pub algorithms: Vec<(String, String)>,
     pub notes: Vec<String>,
@@ -183,20 +183,15 @@ fn checked(
     let network = network_of(tensors, net)?;
     let steps: Vec<usize> = states.iter().filter_map(Trainer::steps_in).collect();
     let own_settings = format!("{began}\n{}", settings::of_schedules(trainers, &steps));
-    let saved_settings = &with_mean_over(saved_settings, &own_settings);
     if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
         return Err(other_settings(path, &this, &other));
     }
-    let mut present = texts.get(PRESENT).map(|text| text.lines());
+    let mut present = text(PRESENT)?.lines();
     let mut checked = Vec::new();
     for (trainer, mut state) in trainers.iter().zip(states) {
-        let settings = match &mut present {
-            None => PresentSettings::of(trainer), // of an earlier version, which refuses all others
-            Some(lines) => {
-                let line = lines.next().context("there are no settings of a trainer")?;
-                PresentSettings::from_line(line, trainer)?
-            }
-        };
+        let line = present.next();
+        let line = line.context("there are no settings of a trainer")?;
+        let settings = PresentSettings::from_line(line, trainer)?;
         let sums = state.remove(LOSSES).context("there are no losses");
         let [losses, epoch_losses] = losses_of(&sums?)?;
         checked.push(OfTrainer {
@@ -224,10 +219,7 @@ fn checked(
         trainers: checked,
         own,
         progress,
-        split: texts
-            .get(SPLIT)
-            .map(|text| split_of(text, net))
-            .transpose()?,
+        split: split_of(text(SPLIT)?, net)?,
         algorithms: settings::pairs(text(ALGORITHMS)?),
         notes,
     })
@@ -235,28 +227,13 @@ fn checked(
 
 /// The weights of a split, for a network.
 fn split_of(text: &str, net: &DataParallel) -> Result<Vec<f64>> {
-    let cannot = || format!("the split of a minibatch cannot be read: {text:?}");
     let weights: Option<Vec<f64>> = text.split(' ').map(|word| word.parse().ok()).collect();
-    let weights = weights.with_context(cannot)?;
-    let are_weights = weights.iter().all(|w| w.is_finite() && *w > 0.0);
-    let is_split = are_weights && weights.len() == net.split_weights().len();
-    ensure!(is_split, "{}", cannot());
-    Ok(weights)
-}
-
-/// The settings of a checkpoint. In one of an earlier version nothing says what the mean of a step is over: the examples.
-fn with_mean_over(saved: &str, own: &str) -> String {
-    let mut all = saved.to_owned();
-    let keys = own.lines().filter_map(|line| line.split(' ').next());
-    for key in keys.filter(|key| key.starts_with("mean-over")) {
-        let is_there = saved
-            .lines()
-            .any(|line| line.split(' ').next() == Some(key));
-        if !is_there {
-            all += &format!("\n{key} examples");
-        }
-    }
-    all
+    let is_split = |weights: &Vec<f64>| {
+        let are_weights = weights.iter().all(|w| w.is_finite() && *w > 0.0);
+        are_weights && weights.len() == net.split_weights().len()
+    };
+    let weights = weights.filter(is_split);
+    weights.with_context(|| format!("the split of a minibatch cannot be read: {text:?}"))
 }
 
 /// The tensors of the network, in its order; no other may be left.

@@ -1,7 +1,7 @@
 //! The settings of a trainer that a program may change during a run. They are state: a checkpoint brings them back.
 
 use candle_core::Result;
-use devices::{Context, ensure};
+use devices::Context;
 
 use super::trainer::Trainer;
 
@@ -53,31 +53,29 @@ impl PresentSettings {
     /// # Errors
     /// If they are not those of such a trainer.
     pub fn from_line(line: &str, trainer: &Trainer) -> Result<Self> {
-        let cannot = || format!("the settings of a trainer cannot be read: {line:?}");
+        let settings = Self::read(line).filter(|settings| settings.fit(trainer));
+        settings.with_context(|| format!("the settings of a trainer cannot be read: {line:?}"))
+    }
+
+    fn read(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
-        let accumulate = words.next().and_then(|word| word.parse().ok());
-        let accumulate: usize = accumulate.with_context(cannot)?;
-        let norm = words.next().with_context(cannot)?;
-        let max_norm = if norm == NO_NORM {
-            None
-        } else {
-            Some(norm.parse().ok().with_context(cannot)?)
-        };
-        let rates: Option<Vec<f64>> = words.map(|word| word.parse().ok()).collect();
-        let rates = rates.with_context(cannot)?;
-        let are_rates = rates.iter().all(|rate| rate.is_finite() && *rate >= 0.0);
-        ensure!(
-            accumulate > 0
-                && max_norm.is_none_or(|norm| norm > 0.0)
-                && are_rates
-                && rates.len() == trainer.rule.rates.len(),
-            "{}",
-            cannot()
-        );
-        Ok(Self {
-            accumulate,
-            max_norm,
-            rates,
+        Some(Self {
+            accumulate: words.next()?.parse().ok()?,
+            max_norm: match words.next()? {
+                NO_NORM => None,
+                norm => Some(norm.parse().ok()?),
+            },
+            rates: words.map(|word| word.parse().ok()).collect::<Option<_>>()?,
         })
+    }
+
+    fn fit(&self, trainer: &Trainer) -> bool {
+        self.accumulate > 0
+            && self.max_norm.is_none_or(|norm| norm > 0.0)
+            && self
+                .rates
+                .iter()
+                .all(|rate| rate.is_finite() && *rate >= 0.0)
+            && self.rates.len() == trainer.rule.rates.len()
     }
 }

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail, ensure};
 use data_parallel::Place;
 use data_parallel::functional::Slice;
 use data_parallel::prelude::*;
-use data_parallel::training::{CheckpointFolder, Found};
 
 use crate::kit::{cpus, formula_tensor, says, sgd};
 use crate::where_replicas_are::in_processes;
@@ -135,6 +134,12 @@ fn data(s: u32) -> Result<DataIter> {
     Ok(DataIter::of_tensors(&x, &y, BATCH, Some(u64::from(s / 3)))?)
 }
 
+/// The first minibatch of a data.
+fn first_of(s: u32) -> Result<(Tensor, Tensor)> {
+    let first = data(s)?.in_order().next();
+    Ok(first.context("a minibatch")??)
+}
+
 /// What a run has at its end.
 #[derive(Debug, PartialEq)]
 struct End {
@@ -193,6 +198,33 @@ fn fails(words: &str, program: Program) -> Result<()> {
     says(words, end(Run::here(place.path())?, program))
 }
 
+/// In each epoch, `step` on each minibatch of data 1.
+fn each(run: &mut Run, step: impl Fn(&mut Run, &Tensor, &Tensor) -> Result<()>) -> Result<()> {
+    let data = data(1)?;
+    for epoch in run.checkpoints.epochs(EPOCHS) {
+        for batch in run.checkpoints.minibatches(&data, epoch) {
+            let (x, y) = batch?;
+            step(run, &x, &y)?;
+        }
+        run.end_epoch()?;
+    }
+    Ok(())
+}
+
+/// In each epoch, `steps` on all minibatches of data 1, which are taken first.
+fn all_of_epoch(
+    run: &mut Run,
+    steps: impl Fn(&mut Run, Vec<(Tensor, Tensor)>) -> Result<()>,
+) -> Result<()> {
+    let data = data(1)?;
+    for epoch in run.checkpoints.epochs(EPOCHS) {
+        let minibatches = run.checkpoints.minibatches(&data, epoch);
+        steps(run, minibatches.collect::<candle_core::Result<_>>()?)?;
+        run.end_epoch()?;
+    }
+    Ok(())
+}
+
 fn two_data_at_once(run: &mut Run) -> Result<()> {
     let (a, b) = (data(3)?, data(5)?);
     for epoch in run.checkpoints.epochs(EPOCHS) {
@@ -246,16 +278,9 @@ fn ahead(run: &mut Run) -> Result<()> {
 }
 
 fn all_at_once(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        let minibatches: candle_core::Result<Vec<_>> =
-            run.checkpoints.minibatches(&data, epoch).collect();
-        for (x, y) in minibatches? {
-            run.step(&x, &y)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    all_of_epoch(run, |run, all| {
+        all.iter().try_for_each(|(x, y)| run.step(x, y))
+    })
 }
 
 fn two_data_ahead(run: &mut Run) -> Result<()> {
@@ -277,37 +302,25 @@ fn two_data_ahead(run: &mut Run) -> Result<()> {
 
 /// Minibatches are left out, and others come between the steps.
 fn some_left_out(run: &mut Run) -> Result<()> {
-    let (a, other) = (data(1)?, data(5)?);
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        for batch in run.checkpoints.minibatches(&a, epoch) {
-            let (x, y) = batch?;
-            let first = x.get(0)?.get(0)?.to_scalar::<f32>()?;
-            if first > 0.5 {
-                continue;
-            }
-            if first < 0.0 {
-                let (x, y) = other.in_order().next().context("a minibatch")??;
-                run.train(&x, &y)?;
-            }
-            run.step(&x, &y)?;
+    each(run, |run, x, y| {
+        let first = x.get(0)?.get(0)?.to_scalar::<f32>()?;
+        if first > 0.5 {
+            return Ok(());
         }
-        run.end_epoch()?;
-    }
-    Ok(())
+        if first < 0.0 {
+            let (x, y) = first_of(5)?;
+            run.train(&x, &y)?;
+        }
+        run.step(x, y)
+    })
 }
 
 /// A checkpoint before the step on a minibatch does not count it.
 fn saved_before_each_step(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        for batch in run.checkpoints.minibatches(&data, epoch) {
-            let (x, y) = batch?;
-            run.save()?;
-            run.train(&(&x * 2.0)?, &(y * 2.0)?)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    each(run, |run, x, y| {
+        run.save()?;
+        run.train(&(x * 2.0)?, &(y * 2.0)?)
+    })
 }
 
 fn ahead_with_accumulation(run: &mut Run) -> Result<()> {
@@ -317,18 +330,12 @@ fn ahead_with_accumulation(run: &mut Run) -> Result<()> {
 
 /// As a GAN's.
 fn two_trainers(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        for batch in run.checkpoints.minibatches(&data, epoch) {
-            let (x, y) = batch?;
-            run.train(&x, &y)?;
-            run.train(&x, &(&y * 3.0)?)?;
-            run.second.step(&(&x * 2.0)?, &(&y * 2.0)?)?;
-            run.save_every(1)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    each(run, |run, x, y| {
+        run.train(x, y)?;
+        run.train(x, &(y * 3.0)?)?;
+        run.second.step(&(x * 2.0)?, &(y * 2.0)?)?;
+        run.save_every(1)
+    })
 }
 
 #[test]
@@ -356,85 +363,51 @@ fn so_it_is_in_several_processes() -> Result<()> {
 
 /// Which of the minibatches that were taken a step on new tensors has had is not known.
 fn ahead_and_changed(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        let minibatches: candle_core::Result<Vec<_>> =
-            run.checkpoints.minibatches(&data, epoch).collect();
-        for (x, y) in minibatches? {
-            run.step(&(x * 2.0)?, &(y * 2.0)?)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    all_of_epoch(run, |run, all| {
+        let mut all = all.iter();
+        all.try_for_each(|(x, y)| run.step(&(x * 2.0)?, &(y * 2.0)?))
+    })
 }
 
 fn in_another_order(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        let minibatches: candle_core::Result<Vec<_>> =
-            run.checkpoints.minibatches(&data, epoch).collect();
-        for pair in minibatches?.chunks(2) {
+    all_of_epoch(run, |run, all| {
+        all.chunks(2).try_for_each(|pair| {
             run.train(&pair[1].0, &pair[1].1)?;
-            run.step(&pair[0].0, &pair[0].1)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+            run.step(&pair[0].0, &pair[0].1)
+        })
+    })
 }
 
 fn backwards(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        let minibatches: candle_core::Result<Vec<_>> =
-            run.checkpoints.minibatches(&data, epoch).collect();
-        for (x, y) in minibatches?.into_iter().rev() {
-            run.step(&x, &y)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    all_of_epoch(run, |run, all| {
+        all.iter().rev().try_for_each(|(x, y)| run.step(x, y))
+    })
 }
 
 /// A checkpoint between the steps of two trainers.
 fn between_two_trainers(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        for batch in run.checkpoints.minibatches(&data, epoch) {
-            let (x, y) = batch?;
-            run.step(&x, &y)?;
-            run.second.step(&x, &y)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    each(run, |run, x, y| {
+        run.step(x, y)?;
+        run.second.step(x, y)?;
+        Ok(())
+    })
 }
 
 /// As between two trainers, of which the second one has no tensor of the minibatch.
 fn between_two_trainers_on_noise(run: &mut Run) -> Result<()> {
-    let (data, noise) = (data(1)?, data(5)?);
-    let (noise, targets) = noise.in_order().next().context("a minibatch")??;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        for batch in run.checkpoints.minibatches(&data, epoch) {
-            let (x, y) = batch?;
-            run.step(&x, &y)?;
-            run.second.step(&noise, &targets)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    let (noise, targets) = first_of(5)?;
+    each(run, |run, x, y| {
+        run.step(x, y)?;
+        run.second.step(&noise, &targets)?;
+        Ok(())
+    })
 }
 
 fn twice_on_each(run: &mut Run) -> Result<()> {
-    let data = data(1)?;
-    for epoch in run.checkpoints.epochs(EPOCHS) {
-        for batch in run.checkpoints.minibatches(&data, epoch) {
-            let (x, y) = batch?;
-            run.step(&x, &y)?;
-            run.step(&x, &y)?;
-        }
-        run.end_epoch()?;
-    }
-    Ok(())
+    each(run, |run, x, y| {
+        run.step(x, y)?;
+        run.step(x, y)
+    })
 }
 
 #[test]
@@ -567,29 +540,6 @@ fn a_run_is_known_by_what_it_began_with() -> Result<()> {
     Ok(())
 }
 
-/// It has no settings of the present.
-#[test]
-fn a_checkpoint_of_an_earlier_version_goes_on() -> Result<()> {
-    let place = tempfile::tempdir()?;
-    let whole = end(Run::here(&place.path().join("whole"))?, once)?;
-    let folder = place.path().join("run");
-    let run = Run::open(&cpus(2), &folder, Early::Killed, 3)?;
-    ensure!(end(run, once)?.is_none());
-    let mut earlier = CheckpointFolder::open(&folder)?;
-    let Found {
-        step,
-        mut checkpoint,
-        ..
-    } = earlier.newest()?.context("a checkpoint")?;
-    for text in ["present", "split"] {
-        checkpoint.texts.remove(text).context(text)?;
-    }
-    earlier.save(step, &checkpoint, 1)?;
-    drop(earlier);
-    ensure!(end(Run::here(&folder)?, once)? == whole);
-    Ok(())
-}
-
 /// No checkpoint could bring it back.
 #[test]
 fn what_is_no_state_may_not_change() -> Result<()> {
@@ -603,7 +553,7 @@ fn what_is_no_state_may_not_change() -> Result<()> {
         }),
         ("\"data new\"", |trainer| trainer.depends_on("data new")),
     ];
-    let (x, y) = data(1)?.in_order().next().context("a minibatch")??;
+    let (x, y) = first_of(1)?;
     for (words, change) in changes {
         let place = tempfile::tempdir()?;
         let net = network(&cpus(2))?;
@@ -707,7 +657,7 @@ fn states_may_have_any_names_that_can_be_told_apart() -> Result<()> {
     }
     // also without a checkpoint
     let net = network(&cpus(2))?;
-    let (x, y) = data(1)?.in_order().next().context("a minibatch")??;
+    let (x, y) = first_of(1)?;
     let mut trainer = Trainer::new(&net, squared_error, Named(&["a", "a"]));
     says("two are called \"a\"", trainer.step(&x, &y))?;
     Ok(())
@@ -728,7 +678,7 @@ fn parameters_that_are_loaded_too_late_are_an_error() -> Result<()> {
     let pretrained = place.path().join("pretrained.safetensors");
     network(&cpus(2))?.save(&pretrained)?;
     let folder = place.path().join("run");
-    let (x, y) = data(1)?.in_order().next().context("a minibatch")??;
+    let (x, y) = first_of(1)?;
     // before the first step nothing is undone
     for _ in 0..2 {
         let run = Run::here(&folder)?;

@@ -10,7 +10,6 @@ use data_parallel::prelude::{
     Batch, Checkpoints, DataIter, Examples, Minibatches, candle, candle_fn, cross_entropy,
     masked_cross_entropy, network_fn, predict, squared_error,
 };
-use data_parallel::training::{CheckpointFolder, Found};
 use data_parallel::{AdamW, DataParallel, Error, Initializer, Sgd, Trainer, evaluate};
 
 use crate::kit::{cpus, formula, formula_tensor, has, largest_difference, says};
@@ -396,33 +395,6 @@ fn a_run_with_such_batches_goes_on() -> Result<()> {
     let mut of_tokens = over_tokens(&net, AdamW::default())?.accumulate(2)?;
     let words = "it has \"mean-over examples\", this one \"mean-over counts of the program\"";
     says(words, Checkpoints::open(&other, &mut of_tokens).map(drop))?;
-    // in a checkpoint of the version before nothing says so: it was over the examples
-    without_mean_over(&other.join("checkpoint.safetensors"))?;
-    says(words, Checkpoints::open(&other, &mut of_tokens).map(drop))?;
-    Checkpoints::open(&other, &mut of_examples()?)?;
-    Ok(())
-}
-
-/// Takes the line out of the settings of a checkpoint.
-fn without_mean_over(path: &std::path::Path) -> Result<()> {
-    let folder = path.parent().context("no folder")?;
-    let mut checkpoints = CheckpointFolder::open(folder)?;
-    let Found {
-        step,
-        mut checkpoint,
-        ..
-    } = checkpoints.newest()?.context("no checkpoint")?;
-    let settings = checkpoint
-        .texts
-        .get_mut("settings")
-        .context("no settings")?;
-    let lines = settings
-        .lines()
-        .filter(|line| !line.starts_with("mean-over"));
-    let before = settings.len();
-    *settings = lines.collect::<Vec<_>>().join("\n");
-    ensure!(settings.len() < before);
-    checkpoints.save(step + 1, &checkpoint, 1)?;
     Ok(())
 }
 
