@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use devices::{Context, device_name};
 use training::compare;
 
-use crate::error::Disagreement;
+use crate::error::Kind;
 use crate::network_state::NetworkState;
 use crate::processes::Processes;
 use crate::replication::Replication;
@@ -72,14 +72,14 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
     let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
         let error =
             format!("the networks of process 0 and process {other} have different parameters");
-        return Err(Disagreement(error).into());
+        return Err(Kind::Disagreement.says(error));
     };
     let all = processes.gather("parameters", &bytes(param)?)?;
     let tensor =
         |i: usize| Tensor::from_raw_buffer(&all[i], compared_as(param), param.dims(), &Device::Cpu);
     let places = ["process 0", &format!("process {other}")];
     let compared = compare(name, places, [&tensor(0)?, &tensor(other)?]);
-    compared.map_err(|error| Disagreement(error.to_string()).into())
+    compared.map_err(|error| Kind::Disagreement.of(error))
 }
 
 /// Compares the parameters of a network between processes once more when it is dropped, because other calls than steps

@@ -57,17 +57,17 @@ pub enum Error {
 impl Error {
     /// True if an error is [`Disagreement`](Self::Disagreement).
     pub fn is_disagreement(error: &candle_core::Error) -> bool {
-        find::<Disagreement>(error).is_some()
+        Kind::Disagreement.is_of(error)
     }
 }
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        match find::<OfStep>(&error).map(|of_step| of_step.kind) {
+        match find::<OfKind>(&error).map(|of_kind| of_kind.kind) {
             Some(Kind::Refused) => Self::StepRefused(error),
             Some(Kind::Diverged) => Self::Diverged(error),
             Some(Kind::Failed) => Self::NetworkFailed(error),
-            None if find::<Disagreement>(&error).is_some() => Self::Disagreement(error),
+            Some(Kind::Disagreement) => Self::Disagreement(error),
             None if find::<CheckpointError>(&error).is_some() => Self::Checkpoint(error),
             None => Self::Other(error),
         }
@@ -87,44 +87,27 @@ impl From<Error> for candle_core::Error {
     }
 }
 
-/// The error where processes that train together differ in their settings or parameters. All of them return it: [`Error::Disagreement`].
-#[derive(Debug)]
-pub(crate) struct Disagreement(pub(crate) String);
-
-impl fmt::Display for Disagreement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Disagreement {}
-
-impl From<Disagreement> for candle_core::Error {
-    fn from(error: Disagreement) -> Self {
-        wrap(error)
-    }
-}
-
-/// What became of a step that failed.
+/// What became of a step that failed, or that processes which train together differ: then all of them return the error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Refused,
     Diverged,
     Failed,
+    Disagreement,
 }
 
 impl Kind {
-    /// The error of a step of this kind; one that has a kind already keeps it.
+    /// The error as one of this kind; one that has a kind already keeps it.
     pub fn of(self, cause: candle_core::Error) -> candle_core::Error {
-        if find::<OfStep>(&cause).is_some() {
+        if find::<OfKind>(&cause).is_some() {
             return cause;
         }
-        wrap(OfStep { kind: self, cause })
+        wrap(OfKind { kind: self, cause })
     }
 
     /// True if an error is of this kind.
     pub fn is_of(self, error: &candle_core::Error) -> bool {
-        find::<OfStep>(error).is_some_and(|of_step| of_step.kind == self)
+        find::<OfKind>(error).is_some_and(|of_kind| of_kind.kind == self)
     }
 
     /// An error of this kind that says only this.
@@ -133,20 +116,20 @@ impl Kind {
     }
 }
 
-/// An error of a step.
+/// An error of a kind.
 #[derive(Debug)]
-struct OfStep {
+struct OfKind {
     kind: Kind,
     cause: candle_core::Error,
 }
 
-impl fmt::Display for OfStep {
+impl fmt::Display for OfKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cause.fmt(f)
     }
 }
 
-impl std::error::Error for OfStep {
+impl std::error::Error for OfKind {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.cause.source()
     }

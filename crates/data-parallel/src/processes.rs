@@ -31,7 +31,7 @@ use collective::{Algorithm, ProcessGroup};
 use devices::{Context, Launched, Process, bail, find, lock, message};
 use training::CheckpointError;
 
-use crate::error::{Disagreement, Kind};
+use crate::error::Kind;
 use crate::replication::{ReduceOn, Replication};
 
 /// The bytes that are gathered at once, from all processes together.
@@ -182,9 +182,16 @@ impl Processes {
                  library is for all processes",
                 names[0], names[other]
             );
-            return Err(Disagreement(error).into());
+            return Err(Kind::Disagreement.says(error));
         }
         Ok(all)
+    }
+
+    /// As [`gather`](Self::gather), of numbers.
+    pub(crate) fn gather_numbers(&self, what: &str, own: &[f64]) -> Result<Vec<Vec<f64>>> {
+        let all = self.gather(what, bytemuck::cast_slice(own))?;
+        let numbers = |bytes: &Vec<u8>| bytemuck::pod_collect_to_vec(bytes);
+        Ok(all.iter().map(numbers).collect())
     }
 
     /// As [`gather`](Self::gather), of any length: MPI gathers at most 2 GiB at once.
@@ -193,13 +200,9 @@ impl Processes {
     }
 
     fn gather_in_pieces_of(&self, piece: usize, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lengths = self.gather("lengths of outputs", &(own.len() as u64).to_le_bytes())?;
-        let length = |bytes: &Vec<u8>| {
-            let bytes = bytes.as_slice().try_into();
-            bytes.map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
-        };
-        let longest = lengths.iter().map(length).max().unwrap_or(0);
+        let lengths = self.gather_numbers("lengths of outputs", &[own.len() as f64])?;
         let mut all = vec![Vec::new(); lengths.len()];
+        let longest = lengths.concat().into_iter().fold(0.0, f64::max) as usize;
         for start in (0..longest).step_by(piece) {
             let [start, end] = [start, start + piece].map(|at| at.min(own.len()));
             for (whole, piece) in all
@@ -217,10 +220,8 @@ impl Processes {
     /// # Errors
     /// If the processes do not reach each other.
     pub(crate) fn sum_before(&self, own: usize) -> Result<usize> {
-        let mut all = vec![0.0; self.count()];
-        all[self.rank()] = own as f64;
-        self.sum(&mut all)?;
-        Ok(all[..self.rank()].iter().sum::<f64>() as usize)
+        let all = self.gather_numbers("numbers of examples", &[own as f64])?;
+        Ok(all[..self.rank()].iter().flatten().sum::<f64>() as usize)
     }
 
     /// The rows of all processes, in rank order.
@@ -327,7 +328,7 @@ impl Processes {
         let error = format!(
             "the processes have different {what}: process 0 has {a:?}, process {i} has {b:?}"
         );
-        Err(Disagreement(error).into())
+        Err(Kind::Disagreement.says(error))
     }
 
     /// A step of this process failed. The others wait for it in that step, so no later call of this process can be the one
@@ -374,7 +375,7 @@ impl Processes {
     /// Ends all processes of [`mpi`](Self::mpi) at once, this one with exit status `status`: after an error, because the
     /// others wait for this one.
     pub fn abort(status: i32) -> ! {
-        mpi::abort(status)
+        Self::abort_because(status, "gives up")
     }
 
     /// As [`abort`](Self::abort); a line on stderr says `rank 1`, and then `why`.
@@ -434,10 +435,6 @@ mod mpi {
 
     pub fn finish() -> Result<()> {
         Ok(())
-    }
-
-    pub fn abort(status: i32) -> ! {
-        std::process::exit(status)
     }
 
     pub fn abort_because(status: i32, _: &str) -> ! {

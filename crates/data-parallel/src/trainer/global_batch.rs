@@ -1,6 +1,6 @@
 //! The minibatch of all processes, on which they agree before the replicas begin: of each process it has a part.
 //!
-//! Each process counts its part on the host. The sum of the counts goes with the sum of the examples. So each process
+//! Each process counts its part on the host. The counts are gathered with the numbers of examples. So each process
 //! knows the divisor of the step before its replicas compute, and a part that is bad in one process is an error in all
 //! of them. A checksum of the settings travels with the counts: with another learning rate in one process, the replicas
 //! would drift apart without an error.
@@ -52,42 +52,44 @@ pub(crate) fn agree(
     };
     let [wants_to_stop, is_bad] =
         [wants_to_stop, own.is_err()].map(|flag| f64::from(u8::from(flag)));
-    let [high, high_squared, low, low_squared] = checksum(settings);
-    let mut sums = [
-        examples as f64,
-        count,
-        wants_to_stop,
-        is_bad,
-        high,
-        high_squared,
-        low,
-        low_squared,
-    ];
-    processes.sum(&mut sums)?;
-    let [examples, divisor, wanting_to_stop, bad, of_settings @ ..] = sums;
-    compare_settings(processes, of_settings, settings)?;
-    if bad > 0.0 {
+    let numbers = [examples as f64, count, wants_to_stop, is_bad];
+    let all = gather(processes, "counts of minibatches", numbers, settings)?;
+    let sum = |i: usize| all.iter().map(|numbers| numbers[i]).sum::<f64>();
+    if sum(3) > 0.0 {
         return Err(Kind::Refused.of(processes.why(own.err())?));
     }
     Ok(Agreed {
         data: own?.data,
         global: GlobalCounts {
-            examples: examples as usize,
-            divisor,
+            examples: sum(0) as usize,
+            divisor: sum(1),
         },
-        stops: wanting_to_stop > 0.0,
+        stops: sum(2) > 0.0,
     })
 }
 
 /// An error in all processes, if the settings of one differ from those of another.
 pub(crate) fn check_settings(processes: &Processes, settings: &str) -> Result<()> {
-    let mut sums = checksum(settings);
-    processes.sum(&mut sums)?;
-    compare_settings(processes, sums, settings)
+    gather(processes, "settings of steps", [], settings).map(drop)
 }
 
-/// The two halves of a checksum, each with its square.
-fn checksum(settings: &str) -> [f64; 4] {
+/// The numbers of each process, and an error if the settings differ. All processes see the same checksums, so all of them
+/// compare the settings or none.
+fn gather<const N: usize>(
+    processes: &Processes,
+    what: &str,
+    own: [f64; N],
+    settings: &str,
+) -> Result<Vec<Vec<f64>>> {
+    let own = [&own[..], &[checksum(settings)]].concat();
+    let all = processes.gather_numbers(what, &own)?;
+    if all.iter().any(|numbers| numbers[N] != all[0][N]) {
+        processes.agree("settings", settings)?;
+    }
+    Ok(all)
+}
+
+fn checksum(settings: &str) -> f64 {
     let mut sum = crc32fast::Hasher::new();
     for line in settings.lines() {
         if line.starts_with("optimizer ") {
@@ -96,9 +98,7 @@ fn checksum(settings: &str) -> [f64; 4] {
             sum.update(line.as_bytes());
         }
     }
-    let sum = sum.finalize();
-    let [high, low] = [sum >> 16, sum & 0xffff].map(f64::from);
-    [high, high * high, low, low * low]
+    f64::from(sum.finalize())
 }
 
 /// What the `Debug` of an optimizer shows in every process: a `HashMap` shows its entries in an order of each process, and
@@ -108,18 +108,6 @@ fn in_one_order(debug: &str) -> String {
     let mut entries: Vec<&str> = entries.filter(|entry| !entry.contains("0x")).collect();
     entries.sort_unstable();
     entries.join(",")
-}
-
-/// Numbers are all the same if their count times the sum of their squares is the square of their sum. (These are whole
-/// numbers, and exact.) All processes come to the same result, so all of them compare the settings or none.
-fn compare_settings(processes: &Processes, sums: [f64; 4], settings: &str) -> Result<()> {
-    let n = processes.count() as f64;
-    let [high, high_squared, low, low_squared] = sums;
-    let differ = |sum: f64, squares: f64| n * squares != sum * sum;
-    if differ(high, high_squared) || differ(low, low_squared) {
-        processes.agree("settings", settings)?;
-    }
-    Ok(())
 }
 
 /// An error in all processes, if two have the same part. Then the data was not cut, and each example would be trained

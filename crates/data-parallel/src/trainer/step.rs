@@ -33,7 +33,7 @@ use super::losses::StepLabel;
 use super::slots::Slots;
 use super::trainer::{LossSees, Trainer, Waiting};
 use crate::batch_tensors::{BatchTensors, Sent};
-use crate::error::{Error, Kind};
+use crate::error::Kind;
 use crate::replica::{Loss, LossOver, Refusal, Replica, Slot, StepJob, WholeMinibatch};
 use crate::update_rule::StepRule;
 
@@ -272,9 +272,6 @@ impl Trainer {
     /// The error of a minibatch that did not get to the replicas. Unless all processes know of it, the others wait for this
     /// one.
     fn unprepared(&self, error: candle_core::Error) -> candle_core::Error {
-        if Error::is_disagreement(&error) {
-            return error;
-        }
         let alone = self.net.processes.are_one();
         let kind = if alone { Kind::Refused } else { Kind::Failed };
         kind.of(error)
