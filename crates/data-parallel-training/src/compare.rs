@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use candle_core::{DType, Result, Tensor, WithDType};
+use candle_core::{DType, Result, Tensor};
 use devices::bail;
 
 use crate::values::with_values;
@@ -23,13 +23,12 @@ use crate::values::with_values;
 pub fn compare(name: &str, places: [&str; 2], params: [&Tensor; 2]) -> Result<()> {
     let [a, b] = params;
     let differ = if a.dtype() == DType::F32 {
-        if with_values(a, |a| with_values(b, |b| have_the_same_bits(a, b)))?? {
-            return Ok(());
-        }
-        first_difference(a, b, |x: f32, y| x.to_bits() != y.to_bits())?
+        let bits = |x: f32| u64::from(x.to_bits());
+        with_values(a, |a| with_values(b, |b| first_difference(a, b, bits)))??
     } else {
-        let [a, b] = params.map(|tensor| tensor.to_dtype(DType::F64)); // such as a frozen table of integers
-        first_difference(&a?, &b?, |x: f64, y| x.to_bits() != y.to_bits())?
+        // such as a frozen table of integers
+        let numbers = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1();
+        first_difference(&numbers(a)?, &numbers(b)?, f64::to_bits)
     };
     match differ {
         None => Ok(()),
@@ -41,10 +40,6 @@ pub fn compare(name: &str, places: [&str; 2], params: [&Tensor; 2]) -> Result<()
     }
 }
 
-fn have_the_same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits())
-}
-
 /// An element of two tensors, and what it is in each.
 struct Difference {
     element: usize,
@@ -52,19 +47,18 @@ struct Difference {
     y: String,
 }
 
-fn first_difference<T: WithDType + Display>(
-    a: &Tensor,
-    b: &Tensor,
-    differ: impl Fn(T, T) -> bool,
-) -> Result<Option<Difference>> {
-    let x: Vec<T> = a.flatten_all()?.to_vec1()?;
-    let y: Vec<T> = b.flatten_all()?.to_vec1()?;
-    let element = x.iter().zip(&y).position(|(x, y)| differ(*x, *y));
-    Ok(element.map(|element| Difference {
+fn first_difference<T: Copy + Display>(
+    x: &[T],
+    y: &[T],
+    bits: impl Fn(T) -> u64,
+) -> Option<Difference> {
+    let mut pairs = x.iter().zip(y);
+    let element = pairs.position(|(x, y)| bits(*x) != bits(*y))?;
+    Some(Difference {
         element,
         x: x[element].to_string(),
         y: y[element].to_string(),
-    }))
+    })
 }
 
 /// Index of element `i` in a tensor of that shape.

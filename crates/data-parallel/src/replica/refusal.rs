@@ -1,11 +1,10 @@
 //! Why a step was refused: a loss or a gradient is not finite, or nothing that is trained was used.
 
-use std::fmt;
-
 use candle_core::Error;
 
 /// Why a step was refused.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{what}")]
 pub(crate) struct Refusal {
     what: String,
     advice: &'static str,
@@ -47,14 +46,6 @@ impl Refusal {
         format!("{what}. No step was taken{lost}; {advice}")
     }
 }
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {

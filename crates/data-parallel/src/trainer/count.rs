@@ -52,26 +52,13 @@ impl Count for Tensor {
     }
 }
 
-impl Count for f32 {
-    fn count(&self) -> Result<f64> {
-        Ok(f64::from(*self))
-    }
+macro_rules! count_numbers {
+    ($($number:ty)*) => {$(
+        impl Count for $number {
+            fn count(&self) -> Result<f64> {
+                Ok(*self as f64)
+            }
+        }
+    )*};
 }
-
-impl Count for f64 {
-    fn count(&self) -> Result<f64> {
-        Ok(*self)
-    }
-}
-
-impl Count for u32 {
-    fn count(&self) -> Result<f64> {
-        Ok(f64::from(*self))
-    }
-}
-
-impl Count for usize {
-    fn count(&self) -> Result<f64> {
-        Ok(*self as f64)
-    }
-}
+count_numbers!(f32 f64 u32 usize);
