@@ -36,7 +36,7 @@ pub use instructions::{
     InstructionSet, MAX_CPU_ISA, check_max_cpu_isa, dispatch, instruction_set, vectorized,
 };
 pub use names::{device_name, device_names, on_devices, on_replica};
-pub use panics::{Panicked, catch_panic, lock, or_panic, quietly};
+pub use panics::{Panicked, catch_panic, lock, or_panic, quietly, with_local};
 pub use peers::connect;
 pub use process::{Launched, Process, launched};
 pub use storage::{StorageMut, with_storage_mut};

@@ -1,10 +1,13 @@
-//! Panics: one becomes an error, or is not shown; a lock that a panic has left behind is still a lock.
+//! Panics: one becomes an error, or is not shown; a lock that a panic has left behind is still a lock, and what a thread
+//! had for one call ends with it.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::LocalKey;
 
 use candle_core::{Error, Result};
 
@@ -63,6 +66,29 @@ pub fn or_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Locks `mutex`, also if a thread has panicked while it had the lock: its panic is reported elsewhere.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `f` while this thread has `value` there. Afterwards, and after a panic, it has nothing there.
+///
+/// ```
+/// use std::cell::RefCell;
+/// thread_local!(static NAME: RefCell<Option<&'static str>> = const { RefCell::new(None) });
+/// assert_eq!(data_parallel_devices::with_local(&NAME, "W1", || NAME.take()), Some("W1"));
+/// ```
+pub fn with_local<T, R>(
+    local: &'static LocalKey<RefCell<Option<T>>>,
+    value: T,
+    f: impl FnOnce() -> R,
+) -> R {
+    struct Ends<T: 'static>(&'static LocalKey<RefCell<Option<T>>>);
+    impl<T> Drop for Ends<T> {
+        fn drop(&mut self) {
+            self.0.set(None);
+        }
+    }
+    local.set(Some(value));
+    let _ends = Ends(local);
+    f()
 }
 
 /// Number of calls of [`quietly`] in progress. A static, because a process has one panic hook, which is replaced once.

@@ -138,7 +138,7 @@ pub(crate) fn build<N>(
     let collector = Collector(Arc::new(Mutex::new((NetworkState::default(), origin))));
     let backend = Box::new(collector.clone());
     let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
-    let net = building(|| network(vb))?;
+    let net = devices::with_local(&BUILDING, Building::default(), || network(vb))?;
     let state = lock(&collector.0).0.clone();
     Ok((net, state))
 }
@@ -155,20 +155,6 @@ struct Building {
 thread_local! {
     /// The network that this thread builds.
     static BUILDING: RefCell<Option<Building>> = const { RefCell::new(None) };
-}
-
-/// Builds a network that says something of itself.
-fn building<N>(network: impl FnOnce() -> Result<N>) -> Result<N> {
-    /// Ends also with a panic.
-    struct Ends;
-    impl Drop for Ends {
-        fn drop(&mut self) {
-            BUILDING.set(None);
-        }
-    }
-    BUILDING.set(Some(Building::default()));
-    let _ends = Ends;
-    network()
 }
 
 /// Declares a buffer of the network that this thread builds.

@@ -51,19 +51,11 @@ thread_local! {
 impl DropoutPass {
     /// Runs `f` in this pass.
     pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
-        /// Ends the pass also after a panic.
-        struct Ends;
-        impl Drop for Ends {
-            fn drop(&mut self) {
-                RUNNING.set(None);
-            }
-        }
-        RUNNING.set(Some(Running {
+        let running = Running {
             pass: self,
             calls: HashMap::new(),
-        }));
-        let _ends = Ends;
-        f()
+        };
+        devices::with_local(&RUNNING, running, f)
     }
 }
 

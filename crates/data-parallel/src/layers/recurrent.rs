@@ -10,10 +10,9 @@ use super::{evenly, of_layer};
 #[derive(Debug, Clone)]
 struct Parameters {
     name: String,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor,
-    bias_hh: Tensor,
+    /// Of the inputs, and of the hidden state.
+    weights: [Tensor; 2],
+    biases: [Tensor; 2],
 }
 
 impl Parameters {
@@ -23,19 +22,12 @@ impl Parameters {
         let bias = |name| vb.get_with_hints(rows, name, evenly(hidden));
         Ok(Self {
             name: vb.prefix(),
-            weight_ih: weight("weight_ih_l0", inputs)?,
-            weight_hh: weight("weight_hh_l0", hidden)?,
-            bias_ih: bias("bias_ih_l0")?,
-            bias_hh: bias("bias_hh_l0")?,
+            weights: [
+                weight("weight_ih_l0", inputs)?,
+                weight("weight_hh_l0", hidden)?,
+            ],
+            biases: [bias("bias_ih_l0")?, bias("bias_hh_l0")?],
         })
-    }
-
-    fn weights(&self) -> [&Tensor; 2] {
-        [&self.weight_ih, &self.weight_hh]
-    }
-
-    fn biases(&self) -> [&Tensor; 2] {
-        [&self.bias_ih, &self.bias_hh]
     }
 }
 
@@ -64,7 +56,12 @@ impl Lstm {
 
 impl Network for Lstm {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
-        of_layer(&self.0.name, x.lstm(self.0.weights(), self.0.biases()))
+        let Parameters {
+            name,
+            weights,
+            biases,
+        } = &self.0;
+        of_layer(name, x.lstm(weights.each_ref(), biases.each_ref()))
     }
 }
 
@@ -92,6 +89,11 @@ impl Gru {
 
 impl Network for Gru {
     fn forward(&self, x: &Value, _train: bool) -> Result<Value> {
-        of_layer(&self.0.name, x.gru(self.0.weights(), self.0.biases()))
+        let Parameters {
+            name,
+            weights,
+            biases,
+        } = &self.0;
+        of_layer(name, x.gru(weights.each_ref(), biases.each_ref()))
     }
 }

@@ -54,16 +54,7 @@ thread_local! {
 impl Gathering {
     /// Runs `f`, in which [`all_examples`] gathers.
     pub fn run<R>(self, f: impl FnOnce() -> R) -> R {
-        /// Ends it also after a panic.
-        struct Ends;
-        impl Drop for Ends {
-            fn drop(&mut self) {
-                GATHERING.set(None);
-            }
-        }
-        GATHERING.set(Some(self));
-        let _ends = Ends;
-        f()
+        devices::with_local(&GATHERING, self, f)
     }
 }
 
