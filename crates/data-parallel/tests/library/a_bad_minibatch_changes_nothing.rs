@@ -16,38 +16,9 @@ use data_parallel::{
 
 use crate::hook::Hook;
 use crate::kit::{cpus, formula_tensor, has, largest_difference, says, sgd};
+use crate::states::{Bits, draw, everything, same};
 
 type Xy = (Tensor, Tensor);
-
-/// Everything that training goes on with, of all replicas: as bits.
-pub fn everything(net: &DataParallel, trainer: &Trainer) -> Result<Vec<(String, Vec<u8>)>> {
-    let mut all = trainer.state_dict()?;
-    for (name, _) in net.state_dict()? {
-        for i in 0..net.devices().len() {
-            all.push((format!("{name} {i}"), net.parameter(&name, i)?));
-        }
-    }
-    let bytes = |t: &Tensor| -> Result<Vec<u8>> {
-        let values: Vec<f64> = t.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
-        Ok(values.into_iter().flat_map(f64::to_le_bytes).collect())
-    };
-    all.iter()
-        .map(|(name, t)| Ok((name.clone(), bytes(t)?)))
-        .collect()
-}
-
-pub fn same(what: &str, a: &[(String, Vec<u8>)], b: &[(String, Vec<u8>)]) -> Result<()> {
-    ensure!(
-        a.len() == b.len(),
-        "{what}: {} and {} tensors",
-        a.len(),
-        b.len()
-    );
-    for ((name, a), (of, b)) in a.iter().zip(b) {
-        ensure!(name == of && a == b, "{what}: {name} is not the same");
-    }
-    Ok(())
-}
 
 /// Tokens, dropout and a batch norm, whose statistics move before the loss is computed.
 fn of_tokens(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
@@ -79,13 +50,14 @@ fn three_steps(
     how: Replication,
     bad: &[(&str, Xy)],
     loss: fn(&Value, &Tensor) -> candle_core::Result<Value>,
-) -> Result<Vec<(String, Vec<u8>)>> {
+) -> Result<Bits> {
     let net = DataParallel::with(how, &cpus(k), Initializer::Layers, 0, of_tokens)?;
     let mut trainer = Trainer::new(&net, loss, AdamW::default());
     for seed in 0..3 {
         for (words, (x, y)) in bad {
             let before = everything(&net, &trainer)?;
             says(words, trainer.step(x, y))?;
+            net.forward(&tokens(7, seed, false)?.0)?; // no replica still draws the masks of training
             same(words, &before, &everything(&net, &trainer)?)?;
         }
         let (x, y) = tokens(7, seed, false)?;
@@ -94,13 +66,16 @@ fn three_steps(
     everything(&net, &trainer)
 }
 
-/// Looks at the labels only when it computes: where it is written down, it runs on zeros.
+/// Looks at the labels only when it computes: where it is written down, it runs on zeros. On label 8 it panics.
 fn own_loss(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
     let y = y.unsqueeze(1)?;
     let loss = move |x: &[Tensor]| {
         let log_p = candle_nn::ops::log_softmax(&x[0], 1)?;
         if x[0].sqr()?.sum_all()?.to_scalar::<f32>()? == 0.0 {
             return log_p.sum(1);
+        }
+        if y.max_all()?.to_scalar::<u32>()? == 8 {
+            std::panic::resume_unwind(Box::new("a fault"));
         }
         log_p.gather(&y, 1)?.squeeze(1)?.neg()
     };
@@ -110,15 +85,21 @@ fn own_loss(y_hat: &Value, y: &Tensor) -> candle_core::Result<Value> {
 #[test]
 fn what_only_the_computation_knows_changes_nothing() -> Result<()> {
     let (x, y) = tokens(7, 1, false)?;
-    let labels = Tensor::new(&[0u32, 1, 2, 0, 1, 2, 7], &Device::Cpu)?;
+    let with_last = |label: u32| Tensor::new(&[0, 1, 2, 0, 1, 2, label], &Device::Cpu);
     let bad = [
         (
             "embedding: token 40 is too large, weight has 9 rows",
             tokens(7, 0, true)?,
         ),
-        ("gather invalid index 7 with dim size 3", (x, labels)),
+        (
+            "gather invalid index 7 with dim size 3",
+            (x.clone(), with_last(7)?),
+        ),
+        ("it panicked: a fault", (x, with_last(8)?)),
         ("y has 6", (tokens(7, 0, false)?.0, y.narrow(0, 0, 6)?)),
     ];
+    let net = DataParallel::new(&cpus(3), Initializer::Layers, 0, of_tokens)?;
+    says("replica cpu(2)", net.forward(&tokens(7, 0, true)?.0))?;
     for k in [1, 2, 3] {
         for bucket_bytes in [1, 25 << 20] {
             for (overlap, sync_bn) in [(true, false), (false, false), (true, true)] {
@@ -262,14 +243,21 @@ fn gradients_that_are_no_numbers_change_nothing() -> Result<()> {
             }
             trainer.step(&good, &y)?;
             let before = everything(&net, &trainer)?;
-            let error = format!("{:#}", trainer.step(&bad, &y).expect_err("it is NaN"));
-            has(
-                &error,
-                "step 2, at learning rate 0.001: the gradient of first.weight is NaN. No step was taken",
-            )?;
+            let words = "step 2, at learning rate 0.001: the gradient of first.weight is NaN. No step was taken; ";
+            says(words, trainer.step(&bad, &y))?;
             same("after NaN", &before, &everything(&net, &trainer)?)?;
             says("there are no gradients", trainer.gradients())?;
+            // also where it would only wait
+            says(words, trainer.backward(&bad, &y))?;
+            trainer.flush()?; // nothing waits
+            same("after backward", &before, &everything(&net, &trainer)?)?;
             trainer.step(&good, &y)?;
+            ensure!(trainer.gradients()?.len() == 3);
+            let of_3_features = formula_tensor(3, 1.0, &[6, 3])?;
+            let words = "first: linear: x has 3 features";
+            says(words, trainer.step(&of_3_features, &y))?;
+            // what is there is not what an older step has left
+            says("there are no gradients", trainer.gradients())?;
             let mut takes_all = trainer.check_numbers(false);
             takes_all.step(&bad, &y)?;
             let weight = net
@@ -277,12 +265,7 @@ fn gradients_that_are_no_numbers_change_nothing() -> Result<()> {
                 .flatten_all()?
                 .to_vec1::<f32>()?;
             ensure!(weight[0].is_nan(), "{weight:?}");
-            // set back for the next round
-            let zeros = net.state_dict()?.into_iter();
-            let some = zeros
-                .enumerate()
-                .map(|(s, (name, t))| Ok((name, formula_tensor(s as u32, 0.5, t.dims())?)));
-            net.load_state_dict(&some.collect::<Result<Vec<_>>>()?)?;
+            draw(&net, 0.5, &[])?; // for the next round
         }
     }
     Ok(())
@@ -369,7 +352,7 @@ fn a_state_is_set_back_whole() -> Result<()> {
             trainer.step(&x, &y)?;
             let expected = everything(&net, &trainer)?;
             // it went on since: other steps, another rate, gradients that wait
-            trainer.step(&y_as_x(&x)?, &y)?;
+            trainer.step(&(&x * -2.0)?, &y)?;
             trainer.set_lr(3.0);
             trainer.step(&x, &y)?;
             trainer.backward(&x, &y)?;
@@ -394,65 +377,6 @@ fn a_state_is_set_back_whole() -> Result<()> {
     second.load_state_dict(first.state_dict()?)?;
     ensure!(second.lr() == 0.0625, "{}", second.lr());
     Ok(())
-}
-
-fn y_as_x(x: &Tensor) -> Result<Tensor> {
-    Ok((x * -2.0)?)
-}
-
-#[test]
-fn a_state_that_does_not_fit_changes_nothing() -> Result<()> {
-    let x = formula_tensor(1, 1.0, &[6, 3])?;
-    let y = Tensor::new(&[0u32, 1, 1, 0, 1, 0], &Device::Cpu)?;
-    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.5, 0.9));
-    trainer.step(&x, &y)?;
-    let state = trainer.state_dict()?;
-    trainer.step(&x, &y)?;
-    let before = everything(&net, &trainer)?;
-    type State = Vec<(String, Tensor)>;
-    let mut refused = |words: &str, change: fn(&mut State) -> Result<()>| -> Result<()> {
-        let mut state = state.clone();
-        change(&mut state)?;
-        says(words, trainer.load_state_dict(state))?;
-        same(words, &before, &everything(&net, &trainer)?)
-    };
-    refused("the checkpoint has no momentum bias", |state| {
-        state.retain(|(name, _)| name != "momentum bias");
-        Ok(())
-    })?;
-    refused("momentum bias has 6 elements, the parameter 2", |state| {
-        let weight = state[1].1.clone();
-        state[0].1 = weight;
-        Ok(())
-    })?;
-    refused(
-        "momentum other is not this optimizer's or this network's",
-        |state| {
-            state[0].0 = "momentum other".to_owned();
-            Ok(())
-        },
-    )?;
-    refused("momentum weight contains NaN", |state| {
-        state[1].1 = (&state[1].1 * f64::NAN)?;
-        Ok(())
-    })?;
-    refused("steps: -1; expected 0 or more", |state| {
-        let steps = state
-            .iter_mut()
-            .find(|(name, _)| name == "steps")
-            .expect("steps");
-        steps.1 = Tensor::new(&[1i64, 1, -1], &Device::Cpu)?;
-        Ok(())
-    })?;
-    refused("steps: of 3 parameters, the network has 2", |state| {
-        let steps = state
-            .iter_mut()
-            .find(|(name, _)| name == "steps")
-            .expect("steps");
-        steps.1 = Tensor::new(&[1i64, 1, 1, 1], &Device::Cpu)?;
-        Ok(())
-    })
 }
 
 /// As in PyTorch, whose optimizers skip a parameter that has no gradient. A part of the examples is enough to use it.
@@ -480,7 +404,7 @@ fn an_unused_parameter_stays_as_it_is() -> Result<()> {
         let y = Tensor::new(&[0u32, 1, 2, 0, 1, 2], &Device::Cpu)?;
         let below = formula_tensor(1, 1.0, &[6, 3])?.abs()?.neg()?;
         let one_above = Tensor::cat(&[below.narrow(0, 0, 5)?, below.narrow(0, 5, 1)?.neg()?], 0)?;
-        let second = |trainer: &Trainer| -> Result<Vec<(String, Vec<u8>)>> {
+        let second = |trainer: &Trainer| -> Result<Bits> {
             let all = everything(&net, trainer)?.into_iter();
             Ok(all.filter(|(name, _)| name.contains("second")).collect())
         };
@@ -563,33 +487,6 @@ fn a_loss_that_is_no_number_changes_nothing() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Not when others are added to its gradients.
-#[test]
-fn a_minibatch_that_only_waits_is_looked_at_too() -> Result<()> {
-    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| {
-        let first = Linear::without_bias(2, 3, vb.pp("first"))?;
-        let roots = candle(|x: &Tensor| x.sqr()?.sqrt());
-        Ok(Sequential::new().add(first).add(roots))
-    })?;
-    let good = formula_tensor(3, 1.0, &[6, 2])?;
-    let y = Tensor::new(&[0u32, 1, 2, 0, 1, 2], &Device::Cpu)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, sgd(0.1, 0.9));
-    let before = everything(&net, &trainer)?;
-    let words =
-        "step 1, at learning rate 0.1: the gradient of first.weight is NaN. No step was taken; ";
-    says(words, trainer.backward(&good.zeros_like()?, &y))?;
-    trainer.flush()?; // nothing waits
-    same("after backward", &before, &everything(&net, &trainer)?)?;
-    // what is there is not what an older step has left
-    trainer.step(&good, &y)?;
-    ensure!(trainer.gradients()?.len() == 1);
-    says(
-        "first: linear: x has 3 features",
-        trainer.step(&formula_tensor(3, 1.0, &[6, 3])?, &y),
-    )?;
-    says("there are no gradients", trainer.gradients())
 }
 
 /// All replicas get the jobs of several threads in one order.

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, bail, ensure};
 use data_parallel::Place;
-use data_parallel::functional::Slice;
 use data_parallel::prelude::*;
 
 use crate::kit::{cpus, formula_tensor, says, sgd};
+use crate::own_optimizer::own;
 use crate::where_replicas_are::in_processes;
 
 const BATCH: usize = 2;
@@ -571,35 +571,21 @@ fn what_is_no_state_may_not_change() -> Result<()> {
 }
 
 /// An optimizer whose state has these names.
-#[derive(Debug)]
-struct Named(&'static [&'static str]);
-
-impl Optimizer for Named {
-    fn lr(&self) -> f64 {
-        0.1
-    }
-
-    fn state(&self) -> &'static [&'static str] {
-        self.0
-    }
-
-    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
-        for slice in slices {
-            let (lr, n) = (slice.lr as f32, slice.examples as f32);
-            match self.0.len() {
-                1 => slice.each(|p, sum, [m]| {
-                    *m = 0.9 * *m + sum / n;
-                    *p -= lr * *m;
-                })?,
-                _ => slice.each(|p, sum, [m, v]| {
-                    *m = 0.9 * *m + sum / n;
-                    *v += sum;
-                    *p -= lr * *m;
-                })?,
-            }
+fn named(names: &'static [&'static str]) -> impl Optimizer {
+    own(names, move |slice| {
+        let (lr, n) = (slice.lr as f32, slice.examples as f32);
+        match names.len() {
+            1 => slice.each(|p, sum, [m]| {
+                *m = 0.9 * *m + sum / n;
+                *p -= lr * *m;
+            }),
+            _ => slice.each(|p, sum, [m, v]| {
+                *m = 0.9 * *m + sum / n;
+                *v += sum;
+                *p -= lr * *m;
+            }),
         }
-        Ok(())
-    }
+    })
 }
 
 /// The weights after `steps` steps in a folder.
@@ -617,7 +603,7 @@ fn with_names(
         formula_tensor(1, 1.0, &[4, 4])?,
         formula_tensor(2, 1.0, &[4, 1])?,
     );
-    let mut trainer = Trainer::new(&net, squared_error, Named(names));
+    let mut trainer = Trainer::new(&net, squared_error, named(names));
     let mut checkpoints = Checkpoints::open(folder, &mut trainer)?;
     for _ in trainer.steps()..steps {
         trainer.step(&x, &y)?;
@@ -658,7 +644,7 @@ fn states_may_have_any_names_that_can_be_told_apart() -> Result<()> {
     // also without a checkpoint
     let net = network(&cpus(2))?;
     let (x, y) = first_of(1)?;
-    let mut trainer = Trainer::new(&net, squared_error, Named(&["a", "a"]));
+    let mut trainer = Trainer::new(&net, squared_error, named(&["a", "a"]));
     says("two are called \"a\"", trainer.step(&x, &y))?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
-use data_parallel::{Sgd, Trainer};
+use data_parallel::{DataParallel, Sgd, Trainer};
 use serde_json::Value;
 
 /// `k` devices on the CPU.
@@ -117,4 +117,23 @@ pub fn tensor_is_close(
     let theirs = &theirs["ends"];
     let known = theirs.as_array().context("no elements")?.len();
     close(what, &ends[..known], theirs, tolerance[1])
+}
+
+/// Compares losses, and the parameters of the last replica, with PyTorch's in float64. `tolerance` gets how far PyTorch's
+/// own float32 is from them, as [`tensor_is_close`] takes it.
+pub fn are_pytorchs(
+    what: &str,
+    net: &DataParallel,
+    losses: &[f32],
+    theirs: &Value,
+    tolerance: impl Fn([f64; 2]) -> [f64; 2],
+) -> Result<()> {
+    close(what, losses, &theirs["losses"]["float64"], 1e-5)?;
+    for (name, theirs) in theirs["tensors"].as_object().context("no tensors")? {
+        let float32: [f64; 2] = serde_json::from_value(theirs["float32"].clone())?;
+        let ours = net.parameter(name, net.devices().len() - 1)?;
+        let what = format!("{what}: {name}");
+        tensor_is_close(&what, &ours, theirs, tolerance(float32))?;
+    }
+    Ok(())
 }

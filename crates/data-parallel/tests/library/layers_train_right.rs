@@ -1,7 +1,7 @@
 //! Layers of concise train right; what does not, in networks and losses of candle's operations, is refused by name at the
 //! first step that has it.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{VarBuilder, VarMap, ops};
 use data_parallel::functional::{
@@ -13,9 +13,10 @@ use data_parallel::layers::{
 };
 use data_parallel::{DataParallel, Initializer, Sgd, Trainer};
 
-use crate::kit::{close, tensor_is_close, theirs};
+use crate::kit::{are_pytorchs, theirs};
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
 use crate::kit::{largest_difference, says, steps};
+use crate::states::draw;
 
 #[path = "../../examples/cost_of_convolutions.rs"]
 #[expect(dead_code, reason = "it is a program")]
@@ -530,22 +531,11 @@ fn steps_are_pytorchs<N: Network + 'static>(
     build: fn(VarBuilder<'_>) -> candle_core::Result<N>,
 ) -> Result<()> {
     let net = DataParallel::new(&cpus(1), Initializer::Layers, 0, build)?;
-    let mut state = net.state_dict()?;
-    let is_drawn = |name: &str| !as_they_are.contains(&name.split('.').next().unwrap_or(name));
-    let drawn = state.iter_mut().filter(|(name, _)| is_drawn(name));
-    for (s, (_, tensor)) in drawn.enumerate() {
-        *tensor = formula_tensor(s as u32, 0.2, tensor.dims())?;
-    }
-    net.load_state_dict(&state)?;
+    draw(&net, 0.2, as_they_are)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     let losses = steps(&mut trainer, 0..5, 7)?;
-    close("losses", &losses, &theirs["losses"]["float64"], 1e-5)?;
-    for (name, theirs) in theirs["tensors"].as_object().context("no tensors")? {
-        let float32 = theirs["float32"][1].as_f64().context("no distance")?;
-        let tolerance = [1e-4, 1e-6_f64.max(4.0 * float32)];
-        tensor_is_close(name, &net.parameter(name, 0)?, theirs, tolerance)?;
-    }
-    Ok(())
+    let tolerance = |[_, apart]: [f64; 2]| [1e-4, 1e-6_f64.max(4.0 * apart)];
+    are_pytorchs("steps", &net, &losses, theirs, tolerance)
 }
 
 #[test]

@@ -4,7 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use data_parallel::prelude::*;
 
-use crate::kit::{cpus, formula_tensor, has, largest_difference, sgd};
+use crate::kit::{cpus, formula_tensor, has, says, sgd};
+use crate::states::{State, near};
 use crate::where_replicas_are::in_processes;
 
 /// CLIP's two networks, with a temperature of shape ().
@@ -65,8 +66,6 @@ fn pairs(step: u32, n: usize) -> candle_core::Result<(Tensor, Tensor)> {
     ))
 }
 
-type State = Vec<(String, Tensor)>;
-
 /// Ten steps on `n` pairs: the first loss, and the network.
 fn ten_steps(k: usize, n: usize) -> Result<(f32, State)> {
     let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, Clip::new)?;
@@ -81,11 +80,7 @@ fn ten_steps(k: usize, n: usize) -> Result<(f32, State)> {
 
 fn close(one: &(f32, State), other: &(f32, State)) -> Result<()> {
     ensure!((one.0 - other.0).abs() < 1e-5, "{} and {}", one.0, other.0);
-    for ((name, a), (_, b)) in one.1.iter().zip(&other.1) {
-        let apart = largest_difference(a, b)?;
-        ensure!(apart < 2e-5, "{name}: {apart}");
-    }
-    Ok(())
+    near("the network", &one.1, &other.1, 2e-5)
 }
 
 #[test]
@@ -154,12 +149,8 @@ fn a_loss_of_outputs_gets_those_of_all() -> Result<()> {
     for k in 1..=3 {
         close(&one, &step(k, true)?)?;
     }
-    let refused = step(2, false).err().context("refused")?;
-    has(
-        &refused.to_string(),
-        "the loss of an example depends on the other examples",
-    )?;
-    Ok(())
+    let words = "the loss of an example depends on the other examples";
+    says(words, step(2, false))
 }
 
 #[test]
@@ -182,9 +173,7 @@ fn without_a_word_it_is_refused_and_nothing_has_changed() -> Result<()> {
             has(&refused, words)?;
         }
         ensure!(trainer.steps() == 0);
-        for ((name, a), (_, b)) in before.iter().zip(net.state_dict()?) {
-            ensure!(largest_difference(a, &b)? == 0.0, "{name}");
-        }
+        near("refused", &before, &net.state_dict()?, 0.0)?;
         // on purpose
         let mut trainer = Trainer::with(&net, of_shard, sgd(0.1, 0.9))?.within_shards();
         trainer.step(&pairs(0, n)?, &())?;
@@ -209,15 +198,14 @@ fn a_share_of_the_minibatch_is_seen() -> Result<()> {
         candle(move |l: &Tensor| l / f64::from(share)).forward(&losses, true)
     };
     let step = Trainer::new(&net, balanced, sgd(0.1, 0.0)).step(&x, &y);
-    has(&step.err().context("refused")?.to_string(), "mean_over")?;
+    says("mean_over", step)?;
     // by the number of examples
     let mean = |y_hat: &Value, y: &Tensor| {
         let losses = binary_cross_entropy(y_hat, &y.unsqueeze(1)?)?;
         candle(|l: &Tensor| l / l.dim(0)? as f64).forward(&losses, true)
     };
     let step = Trainer::new(&net, mean, sgd(0.1, 0.0)).step(&x, &y);
-    has(&step.err().context("refused")?.to_string(), "alone")?;
-    Ok(())
+    says("alone", step)
 }
 
 /// Weights of the classes, which have no numbers where all examples are of one class.
@@ -236,10 +224,7 @@ fn weights_by_the_classes_of_a_shard_are_seen() -> Result<()> {
         let y = Tensor::new(&y, &Device::Cpu)?;
         let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, |vb| Linear::new(4, 1, vb))?;
         let step = Trainer::new(&net, balanced, sgd(0.1, 0.0)).step(&x, &y);
-        has(
-            &step.err().context("refused")?.to_string(),
-            "depends on the other examples",
-        )?;
+        says("depends on the other examples", step)?;
     }
     Ok(())
 }
@@ -316,15 +301,8 @@ fn a_replica_that_does_not_gather_is_an_error() -> Result<()> {
 #[test]
 fn examples_are_gathered_nowhere_else() -> Result<()> {
     let x = Value::new(&formula_tensor(1, 1.0, &[8, 4])?)?;
-    has(
-        &all_examples(&x).err().context("refused")?.to_string(),
-        "over_minibatch",
-    )?;
+    says("over_minibatch", all_examples(&x))?;
     let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, Clip::new)?;
     let step = Trainer::with(&net, of_minibatch, sgd(0.1, 0.9))?.step(&pairs(0, 8)?, &());
-    has(
-        &step.err().context("refused")?.to_string(),
-        "over_minibatch",
-    )?;
-    Ok(())
+    says("over_minibatch", step)
 }

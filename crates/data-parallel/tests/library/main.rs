@@ -16,11 +16,13 @@ mod losses_of_examples;
 mod networks_are_deep;
 mod numbers_are_looked_at;
 mod optimizers_are_pytorchs;
+mod own_optimizer;
 mod processes_agree;
 mod replicas_work_together;
 /// The book's ResNet-18.
 #[path = "../../../concise/src/resnet.rs"]
 mod resnet;
+mod states;
 mod trainer_takes_any_network;
 mod trainers_take_turns;
 mod where_replicas_are;

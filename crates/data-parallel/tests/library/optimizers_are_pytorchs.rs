@@ -6,12 +6,13 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use data_parallel::functional::{Slice, cross_entropy};
+use data_parallel::functional::cross_entropy;
 use data_parallel::layers::{Flatten, Linear, Nhwc, Relu, Sequential};
 use data_parallel::{AdamW, DataParallel, Initializer, Optimizer, Sgd, Trainer, schedule};
 
-use crate::kit::{self, cpus, formula_tensor, largest_difference, says};
-use crate::kit::{close, tensor_is_close, theirs};
+use crate::kit::{self, are_pytorchs, close, cpus, largest_difference, theirs};
+use crate::own_optimizer::own;
+use crate::states::{draw, near, of_replica};
 
 const THEIRS: &str = include_str!("../../../../tests/pytorch/optimizers.json");
 
@@ -25,10 +26,7 @@ fn two_layers(vb: VarBuilder<'_>) -> candle_core::Result<Sequential> {
 /// On k devices, with the parameters of `optimizer_steps.py`.
 fn network(k: usize) -> Result<DataParallel> {
     let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, two_layers)?;
-    let state = net.state_dict()?.into_iter().enumerate();
-    let drawn =
-        state.map(|(s, (name, like))| Ok((name, formula_tensor(s as u32, 0.05, like.dims())?)));
-    net.load_state_dict(&drawn.collect::<Result<Vec<_>>>()?)?;
+    draw(&net, 0.05, &[])?;
     Ok(net)
 }
 
@@ -85,15 +83,9 @@ fn twenty_steps_are_pytorchs() -> Result<()> {
             let net = network(k)?;
             let losses = steps(&mut trainer(name, &net)?, 0..20)?;
             let what = format!("{name}, k = {k}");
-            close(&what, &losses, &theirs["losses"]["float64"], 1e-5)
-                .with_context(|| what.clone())?;
-            for (param, theirs) in theirs["tensors"].as_object().context("no tensors")? {
-                let ours = net.parameter(param, k - 1)?;
-                // as far as PyTorch's own float32 is from its float64, and a little more
-                let float32 = theirs["float32"][1].as_f64().context("no distance")?;
-                let tolerance = [2e-4, 2e-6_f64.max(4.0 * float32)];
-                tensor_is_close(param, &ours, theirs, tolerance).with_context(|| what.clone())?;
-            }
+            // as far as PyTorch's own float32 is from its float64, and a little more
+            let tolerance = |[_, apart]: [f64; 2]| [2e-4, 2e-6_f64.max(4.0 * apart)];
+            are_pytorchs(&what, &net, &losses, theirs, tolerance)?;
         }
     }
     Ok(())
@@ -135,52 +127,24 @@ fn a_frozen_parameter_and_its_state_stay() -> Result<()> {
     steps(&mut frozen, 10..12)?;
     ensure!(largest_difference(&param, &net.parameter("2.weight", 1)?)? == 0.0);
     ensure!(largest_difference(&other, &net.parameter("0.weight", 1)?)? > 0.0);
-    for ((name, before), (_, after)) in state.iter().zip(kept(&frozen, "2.weight")?) {
-        ensure!(largest_difference(before, &after)? == 0.0, "{name}");
-    }
+    near("frozen", &state, &kept(&frozen, "2.weight")?, 0.0)?;
     let steps_of: Vec<i64> = kept(&frozen, "steps")?[0].1.to_vec1()?;
     ensure!(steps_of == [12, 12, 12, 10, 12], "{steps_of:?}");
     Ok(())
 }
 
-#[test]
-fn a_learning_rate_that_is_no_number_is_refused() -> Result<()> {
-    let net = network(1)?;
-    let mut trainer = trainer("plain", &net)?.schedule(|step| 1.0 / (1.0 - step as f64));
-    steps(&mut trainer, 0..1)?;
-    let words = "the learning rate of step 2 is inf; expected a finite number, 0 or more";
-    let error = steps(&mut trainer, 1..2).expect_err("it divides by 0");
-    ensure!(format!("{error:#}") == words, "{error:#}");
-    trainer.set_lr(0.0); // 0 · ∞ is none either
-    ensure!(steps(&mut trainer, 1..2).is_err());
-    let mut trainer = trainer.schedule(|_| 1.0);
-    steps(&mut trainer, 1..2)?; // nothing was changed, so it goes on
-    Ok(())
-}
-
 /// SGD with momentum, written again; for weights alone.
-#[derive(Debug)]
-struct Own;
-
-impl Optimizer for Own {
-    fn lr(&self) -> f64 {
-        0.05
-    }
-
-    fn state(&self) -> &'static [&'static str] {
-        &["momentum"]
-    }
-
-    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
-        for slice in slices.iter_mut().filter(|s| s.name.ends_with("weight")) {
-            let (lr, examples) = (slice.lr as f32, slice.examples as f32);
-            slice.each(|p, sum, [v]| {
-                *v = 0.9 * *v + (sum / examples + 0.01 * *p);
-                *p -= lr * *v;
-            })?;
+fn momentum_of_weights() -> impl Optimizer {
+    own(&["momentum"], |slice| {
+        if !slice.name.ends_with("weight") {
+            return Ok(());
         }
-        Ok(())
-    }
+        let (lr, examples) = (slice.lr as f32, slice.examples as f32);
+        slice.each(|p, sum, [v]| {
+            *v = 0.9 * *v + (sum / examples + 0.01 * *p);
+            *p -= lr * *v;
+        })
+    })
 }
 
 #[test]
@@ -188,25 +152,14 @@ fn ones_own_optimizer_takes_the_same_steps() -> Result<()> {
     let (net, own) = (network(2)?, network(2)?);
     let momentum = trainer("momentum", &net)?.rate("0.bias", 0.0)?;
     steps(&mut momentum.rate("2.bias", 0.0)?, 0..5)?;
-    steps(&mut Trainer::new(&own, cross_entropy, Own), 0..5)?;
+    let mut by_own = Trainer::new(&own, cross_entropy, momentum_of_weights());
+    by_own.set_lr(0.05);
+    steps(&mut by_own, 0..5)?;
     let difference = largest_difference(
         &net.parameter("0.weight", 1)?,
         &own.parameter("0.weight", 1)?,
     )?;
     ensure!(difference < 1e-6, "{difference}");
-    Ok(())
-}
-
-#[test]
-fn another_optimizers_state_is_refused() -> Result<()> {
-    let net = network(2)?;
-    let mut with_momentum = trainer("momentum", &net)?;
-    steps(&mut with_momentum, 0..2)?;
-    let rest = with_momentum.state_dict()?;
-    let words = "the optimizer's state: momentum 0.bias is not this optimizer's";
-    for other in ["adamw", "plain"] {
-        says(words, trainer(other, &net)?.load_state_dict(rest.clone()))?;
-    }
     Ok(())
 }
 
@@ -222,10 +175,7 @@ fn a_trainer_that_goes_on_takes_the_same_steps() -> Result<()> {
         let mut goes_on = trainer(name, &second)?;
         goes_on.load_state_dict(stops.state_dict()?)?;
         steps(&mut goes_on, 4..8)?;
-        for (param, expected) in whole.state_dict()? {
-            let apart = largest_difference(&expected, &second.parameter(&param, 2)?)?;
-            ensure!(apart == 0.0, "{name}: {param} {apart}");
-        }
+        near(name, &whole.state_dict()?, &of_replica(&second, 2)?, 0.0)?;
     }
     Ok(())
 }

@@ -2,13 +2,13 @@
 //! error that names what differs. Processes are threads here.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use anyhow::{Result, ensure};
 use data_parallel::Error;
 use data_parallel::prelude::*;
 
 use crate::kit::{formula_batch, sgd};
+use crate::own_optimizer::own;
 use crate::where_replicas_are::{in_processes, to_the_end};
 
 fn network(vb: VarBuilder<'_>) -> Result<Linear, candle_core::Error> {
@@ -296,37 +296,17 @@ fn the_order_of_a_map_is_no_setting() -> Result<()> {
     both_say(apart, &["different settings", "optimizer WithRates"])
 }
 
-/// An optimizer whose step depends on something that its `Debug` does not show.
-struct Sloppy(f32);
-
-impl fmt::Debug for Sloppy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sloppy")
-    }
-}
-
-impl Optimizer for Sloppy {
-    fn lr(&self) -> f64 {
-        0.01
-    }
-
-    fn state(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn step(&self, slices: &mut [Slice<'_>]) -> candle_core::Result<()> {
-        let mut all = slices.iter_mut();
-        all.try_for_each(|slice| slice.each(|p, sum, []| *p -= self.0 * sum))
-    }
-}
-
-/// Takes a step with `Sloppy`, which is another one in the second process if `differs`.
+/// Takes a step with an optimizer whose `Debug` does not show how large its steps are: other ones in the second process if
+/// `differs`.
 fn sloppy_step(world: &World, differs: bool) -> Result<DataParallel> {
     let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
     let rank = world.processes().rank();
-    let own = if differs && rank == 1 { 0.02 } else { 0.01 };
+    let factor = if differs && rank == 1 { 0.02 } else { 0.01 };
+    let sloppy = own(&[], move |slice| {
+        slice.each(|p, sum, []| *p -= factor * sum)
+    });
     let (x, y) = flat(formula_batch(rank as u32, 4)?)?;
-    Trainer::new(&net, cross_entropy, Sloppy(own)).step(&x, &y)?;
+    Trainer::new(&net, cross_entropy, sloppy).step(&x, &y)?;
     Ok(net)
 }
 

@@ -13,6 +13,7 @@ use data_parallel::{DataParallel, Initializer, Replication, Sgd, Trainer, evalua
 
 use crate::kit::{cpus, formula_batch, formula_tensor, largest};
 use crate::kit::{largest_difference, says, sgd};
+use crate::states::{State, near, of_replica};
 
 /// A small convolutional network without batch norm.
 fn small_net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
@@ -50,36 +51,21 @@ fn mixed_net(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
 type Build<N> = fn(VarBuilder<'_>) -> candle_core::Result<N>;
 
 /// Everything that replica `k - 1` holds after a step on `n` examples.
-fn after_a_step<N: Network + 'static>(
-    build: Build<N>,
-    k: usize,
-    n: usize,
-) -> Result<Vec<(String, Tensor)>> {
+fn after_a_step<N: Network + 'static>(build: Build<N>, k: usize, n: usize) -> Result<State> {
     let net = DataParallel::new(&cpus(k), Initializer::Xavier(3.0), 0, build)?;
     let (x, y) = formula_batch(0, n)?;
     let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y)?;
     let dealt: usize = step.shards.iter().map(|(_, y)| y.dims()[0]).sum();
     ensure!(dealt == n, "the shards hold {dealt} of {n} examples");
-    let mut state = net.state_dict()?;
-    for (name, tensor) in &mut state {
-        *tensor = net.parameter(name, k - 1)?;
-    }
-    Ok(state)
-}
-
-fn apart(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<f32> {
-    let mut pairs = a.iter().zip(b);
-    pairs.try_fold(0.0, |most, ((_, a), (_, b))| {
-        Ok(f32::max(most, largest_difference(a, b)?))
-    })
+    of_replica(&net, k - 1)
 }
 
 fn same_step<N: Network + 'static>(build: Build<N>) -> Result<()> {
     for n in [3, 8, 13] {
         let one = after_a_step(build, 1, n)?;
         for k in [2, 3, 4] {
-            let difference = apart(&one, &after_a_step(build, k, n)?)?;
-            ensure!(difference <= 1e-6, "k = {k}, n = {n}: {difference}");
+            let found = after_a_step(build, k, n)?;
+            near(&format!("k = {k}, n = {n}"), &one, &found, 1e-6)?;
         }
     }
     Ok(())
@@ -230,18 +216,13 @@ fn parameters_are_loaded_by_name() -> Result<()> {
     other.load_state_dict(&state)?;
     let before = one.state_dict()?;
     for i in [0, 1] {
-        let loaded = before
-            .iter()
-            .map(|(name, _)| Ok((name.clone(), other.parameter(name, i)?)));
-        ensure!(apart(&before, &loaded.collect::<Result<Vec<_>>>()?)? == 0.0);
+        near("loaded", &before, &of_replica(&other, i)?, 0.0)?;
     }
     let mut misnamed = before.clone();
     misnamed[3].0 = "fc.bais".into();
     let words = "there is no tensor \"fc.bias\"";
     says(words, other.load_state_dict(&misnamed))?;
-    let changed = apart(&before, &other.state_dict()?)? != 0.0;
-    ensure!(!changed, "it was changed");
-    Ok(())
+    near("nothing is changed", &before, &other.state_dict()?, 0.0)
 }
 
 /// PyTorch's files have what batch norms count, older ones and candle's do not: ours and candle's norm take both.
@@ -355,17 +336,12 @@ fn nan_in_the_input_changes_nothing() -> Result<()> {
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
     let (x, y) = formula_batch(0, 8)?;
     for value in [f32::NAN, f32::INFINITY] {
-        let state = || {
-            let all = net.state_dict()?.into_iter();
-            let floats = all.map(|(name, x)| Ok((name, x.to_dtype(DType::F32)?)));
-            floats.collect::<Result<Vec<_>>>()
-        };
-        let before = state()?;
+        let before = net.state_dict()?;
         let bad = Tensor::full(value, (1, 1, 28, 28), &Device::Cpu)?;
         let bad = Tensor::cat(&[&x.narrow(0, 0, 6)?, &bad, &x.narrow(0, 7, 1)?], 0)?;
         let words = format!("x has the value {value} in example 6 of the minibatch; no step was");
         says(&words, trainer.step(&bad, &y))?;
-        ensure!(apart(&before, &state()?)? == 0.0, "it changed something");
+        near("nothing is changed", &before, &net.state_dict()?, 0.0)?;
         trainer.step(&x, &y)?; // and training goes on
     }
     let largest = Tensor::full(f32::MAX, (8, 1, 28, 28), &Device::Cpu)?;
@@ -613,7 +589,5 @@ fn tokens_train_beside_a_shortcut() -> Result<()> {
         anyhow::Ok(net.state_dict()?)
     };
     says("the gradient of the variables is wrong", step(true, 1))?;
-    let difference = apart(&step(false, 1)?, &step(false, 2)?)?;
-    ensure!(difference <= 1e-6, "{difference}");
-    Ok(())
+    near("two replicas", &step(false, 1)?, &step(false, 2)?, 1e-6)
 }

@@ -14,8 +14,9 @@ use data_parallel::layers::{Dropout, Gelu, Linear, Sequential};
 use data_parallel::{AdamW, DataParallel, Initializer, Replication, Trainer};
 
 use crate::hook::Hook;
-use crate::kit::{close, tensor_is_close, theirs};
+use crate::kit::{are_pytorchs, theirs};
 use crate::kit::{cpus, formula, formula_tensor, has, largest_difference, says, sgd};
+use crate::states::{differences, near};
 
 const THEIRS: &str = include_str!("../../../../tests/pytorch/turns.json");
 
@@ -203,13 +204,8 @@ fn rounds_of_two_trainers_are_pytorchs() -> Result<()> {
             };
             let what = format!("{name}, k = {k}");
             let losses = run(name, &net).with_context(|| what.clone())?;
-            close(&what, &losses, &theirs["losses"]["float64"], 1e-5)?;
-            for (param, theirs) in theirs["tensors"].as_object().context("no tensors")? {
-                let float32 = theirs["float32"][1].as_f64().context("no distance")?;
-                let tolerance = [1e-4, 1e-5_f64.max(4.0 * float32)];
-                let ours = net.parameter(param, k - 1)?;
-                tensor_is_close(param, &ours, theirs, tolerance).with_context(|| what.clone())?;
-            }
+            let tolerance = |[_, apart]: [f64; 2]| [1e-4, 1e-5_f64.max(4.0 * apart)];
+            are_pytorchs(&what, &net, &losses, theirs, tolerance)?;
         }
     }
     Ok(())
@@ -227,19 +223,8 @@ fn each_trainer_has_its_own_state() -> Result<()> {
     let gradients = first.gradients()?;
     second.step(&x, &input(51, 3)?)?;
     second.backward(&x, &input(52, 3)?)?; // which waits
-    for ((name, before), (_, after)) in before.iter().zip(first.state_dict()?) {
-        let (before, after) = (before.to_dtype(DType::F32)?, after.to_dtype(DType::F32)?);
-        ensure!(
-            largest_difference(&before, &after)? == 0.0,
-            "{name} changed"
-        );
-    }
-    for ((name, before), (_, after)) in gradients.iter().zip(first.gradients()?) {
-        ensure!(
-            largest_difference(before, &after)? == 0.0,
-            "the gradient of {name} changed"
-        );
-    }
+    near("its state", &before, &first.state_dict()?, 0.0)?;
+    near("its gradients", &gradients, &first.gradients()?, 0.0)?;
     let names: Vec<String> = before.into_iter().map(|(name, _)| name).collect();
     let expected = [
         "momentum a.bias",
@@ -291,8 +276,7 @@ fn what_is_frozen_keeps_every_bit_and_has_no_gradient() -> Result<()> {
             trainer.step(&x, &y)?;
             let is_part = |of: &str, name: &str| name == of || name.starts_with(&format!("{of}."));
             let is_frozen = |name: &str| is_part(frozen, name) || is_part("a", name);
-            for ((name, before), (_, after)) in before.iter().zip(net.state_dict()?) {
-                let moved = largest_difference(before, &after)?;
+            for (name, moved) in differences(&before, &net.state_dict()?)? {
                 ensure!(
                     (moved == 0.0) == is_frozen(name),
                     "{frozen}: {name} moved by {moved}"
