@@ -16,7 +16,7 @@ use data_parallel::{DataParallel, Initializer, Sgd, Trainer};
 use crate::kit::{are_pytorchs, theirs};
 use crate::kit::{cpus, formula_batch, formula_tensor, has, largest};
 use crate::kit::{largest_difference, says, steps};
-use crate::states::draw;
+use crate::states::{draw, near};
 
 #[path = "../../examples/cost_of_convolutions.rs"]
 #[expect(dead_code, reason = "it is a program")]
@@ -41,12 +41,15 @@ fn pooled(vb: VarBuilder<'_>) -> candle_core::Result<impl Network + use<>> {
 fn the_trainer_refuses_a_wrong_gradient_unless_told() -> Result<()> {
     let (x, y) = formula_batch(0, 5)?;
     let net = || DataParallel::new(&cpus(2), Initializer::Layers, 0, pooled);
-    let error = Trainer::new(&net()?, cross_entropy, Sgd::new(0.1)).step(&x, &y);
-    let error = format!("{:#}", error.expect_err("a quarter of the gradient"));
-    has(&error, concat!("candle (", file!(), ":"))?;
-    has(&error, "0.25 times")?;
-    has(&error, "The page \"What trains in candle\" says")?;
-    has(&error, "check_gradients(false)")?;
+    let mut trainer = Trainer::new(&net()?, cross_entropy, Sgd::new(0.1));
+    for words in [
+        concat!("candle (", file!(), ":"),
+        "0.25 times",
+        "The page \"What trains in candle\" says",
+        "check_gradients(false)",
+    ] {
+        says(words, trainer.step(&x, &y))?;
+    }
     let trainer = Trainer::new(&net()?, cross_entropy, Sgd::new(0.1));
     trainer.check_gradients(false).step(&x, &y)?;
     Ok(())
@@ -154,22 +157,12 @@ fn numbers_of_a_value_train_nothing_unless_it_is_detached() -> Result<()> {
             let apart = largest_difference(&step(half, 0.2, k)?, &expected)?;
             ensure!(apart < 1e-6, "k = {k}: {apart}");
         }
-        let error = step(silent, 0.2, k).expect_err("half of the gradient");
-        has(
-            &format!("{error:#}"),
-            "which eval returned, have no gradient",
-        )?;
-        has(
-            &format!("{error:#}"),
-            "instead of eval, or call detach on what eval returns",
-        )?;
+        let words = "instead of eval, or call detach on what eval returns";
+        says(words, step(silent, 0.2, k))?;
         step(only_looked_at, 0.1, k)?;
-        for silent in [captured, as_target] {
-            let error = step(silent, 0.2, k).expect_err("a part of the gradient");
-            has(
-                &format!("{error:#}"),
-                "which eval returned, have no gradient",
-            )?;
+        for silent in [silent, captured, as_target] {
+            let words = "which eval returned, have no gradient";
+            says(words, step(silent, 0.2, k))?;
         }
     }
     // what is reached through it alone does not train
@@ -229,10 +222,7 @@ fn each_replica_compares_the_shapes_of_its_shards() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[4, 1, 8])?;
     let y = Tensor::new(&[0u32, 1, 2, 0], &Device::Cpu)?;
     let step = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y);
-    let error = format!(
-        "{:#}",
-        step.map(drop).expect_err("candle's conv1d is right now")
-    );
+    let error = format!("{:#}", step.expect_err("candle's conv1d is right now"));
     has(&error, "replica cpu(1): candle (")?;
     has(&error, "is wrong")
 }
@@ -254,10 +244,7 @@ fn a_check_moves_no_statistics() -> Result<()> {
         trainer.check_gradients(checks).step(&x, &y)?;
         net.state_dict()
     };
-    for ((name, checked), (_, unchecked)) in after(true)?.into_iter().zip(after(false)?) {
-        ensure!(largest_difference(&checked, &unchecked)? == 0.0, "{name}");
-    }
-    Ok(())
+    near("checked or not", &after(true)?, &after(false)?, 0.0)
 }
 
 /// One dropout, used twice.

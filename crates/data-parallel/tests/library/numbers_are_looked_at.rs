@@ -47,7 +47,7 @@ fn error_of<T>(result: candle_core::Result<T>) -> Result<Error> {
 }
 
 /// Checks that a result is an error of this kind that has some words.
-fn is<T>(
+pub fn is<T>(
     kind: fn(candle_core::Error) -> Error,
     words: &str,
     result: candle_core::Result<T>,
@@ -222,23 +222,15 @@ fn a_rate_that_is_no_number_names_the_step() -> Result<()> {
     Ok(())
 }
 
-/// The numbers of PyTorch's schedules of the same name, and what is other: behind their ends.
+/// What is other than in PyTorch: behind their ends.
 #[test]
 fn schedules_end_as_their_documentation_says() -> Result<()> {
     let near = |ours: f64, theirs: f64| (ours - theirs).abs() < 1e-6;
-    // LinearLR(optimizer, start_factor=1, end_factor=0, total_iters=5)
-    for (step, theirs) in [1.0, 0.8, 0.6, 0.4, 0.2, 0.0, 0.0].into_iter().enumerate() {
-        let ours = schedule::linear(5)(step);
-        ensure!(near(ours, theirs), "linear, step {step}: {ours}");
-    }
-    // CosineAnnealingLR(optimizer, T_max=5), which rises again: 0.095492, 0.345492, …
-    let theirs = [1.0, 0.904508, 0.654508, 0.345492, 0.095492, 0.0];
-    for (step, theirs) in theirs.into_iter().enumerate() {
-        let ours = schedule::cosine(5)(step);
-        ensure!(near(ours, theirs), "cosine, step {step}: {ours}");
-    }
+    ensure!([5, 6, 100].map(schedule::linear(5)) == [0.0; 3]);
+    // CosineAnnealingLR rises again
+    ensure!(near(schedule::cosine(5)(5), 0.0));
     ensure!([6, 7, 100].map(schedule::cosine(5)) == [0.0; 3]);
-    // OneCycleLR raises an error behind its last step
+    // OneCycleLR raises an error
     let last = schedule::one_cycle(11)(10);
     ensure!([11, 100].map(schedule::one_cycle(11)) == [last; 2] && near(last, 4e-6));
     Ok(())
