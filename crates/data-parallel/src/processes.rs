@@ -9,7 +9,7 @@
 //! end. A checkpoint knows replicas, and no processes except with NCCL.
 //!
 //! **All stop at one step.** [`Trainer::stop_when`](crate::Trainer::stop_when) gets a flag that a signal sets. In
-//! several processes the sum of a step's examples carries the wish. After that step all processes set the flag that
+//! several processes the counts of a minibatch carry the wish. After that step all processes set the flag that
 //! ends their minibatches.
 //!
 //! **A launcher that MPI does not see is an error**: its variables (`devices::launched`) are compared with what MPI

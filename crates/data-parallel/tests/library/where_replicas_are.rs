@@ -1,14 +1,13 @@
 //! A run is defined by its replicas. Where they are, in one process or in several, changes no bit.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_nn::VarBuilder;
 use data_parallel::Processes;
-use data_parallel::collective::{Error, ProcessGroup, SumOrder};
+use data_parallel::collective::{Error, GroupOptions, Member, ProcessGroup, SumOrder, group};
 use data_parallel::functional::{Network, cross_entropy};
 use data_parallel::layers::{
     BatchNorm2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Nhwc, Relu, Sequential,
@@ -18,84 +17,62 @@ use data_parallel::{AdamW, Algorithm, DataParallel, Initializer, Replication, Tr
 
 use crate::kit::{cpus, formula_batch, sgd};
 
-/// Processes that are threads.
-struct Threads {
-    rank: usize,
-    size: usize,
-    channel: Arc<Channel>,
-    /// How many channels were made from this one.
+/// A process that is a thread, on one of its channels.
+struct Thread {
+    member: Member,
+    world: Arc<Channels>,
+    /// How many channels were made from this one, which alone makes others.
     made: AtomicUsize,
 }
 
-/// What processes bring, and where they meet.
-struct Channel {
-    brought: Mutex<Vec<Vec<u8>>>,
-    meet: Barrier,
-    /// The channels that were made from this one, by their number.
-    others: Mutex<HashMap<usize, Arc<Channel>>>,
-}
+/// The members of each channel, until their processes take them.
+type Channels = Mutex<Vec<Vec<Option<Member>>>>;
 
-impl Channel {
-    fn new(size: usize) -> Arc<Self> {
-        Arc::new(Self {
-            brought: Mutex::new(vec![Vec::new(); size]),
-            meet: Barrier::new(size),
-            others: Mutex::default(),
-        })
-    }
-}
-
-impl Threads {
-    fn new(rank: usize, size: usize, channel: Arc<Channel>) -> Self {
+impl Thread {
+    /// Process `rank` of `size` on a channel.
+    fn on(channel: usize, rank: usize, size: usize, world: Arc<Channels>) -> Self {
+        let mut channels = world.lock().expect("no thread panicked");
+        if channel == channels.len() {
+            let members = group(size, GroupOptions::default()).into_iter();
+            channels.push(members.map(Some).collect());
+        }
+        let member = channels[channel][rank].take().expect("it is there once");
+        drop(channels);
         let made = AtomicUsize::new(0);
         Self {
-            rank,
-            size,
-            channel,
+            member,
+            world,
             made,
         }
     }
 }
 
-impl ProcessGroup for Threads {
+impl ProcessGroup for Thread {
     fn rank(&self) -> usize {
-        self.rank
+        self.member.rank()
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.member.size()
     }
 
     fn all_reduce(&mut self, vectors: &mut [&mut [f32]], order: &SumOrder) -> Result<(), Error> {
-        let own = vectors
-            .iter()
-            .flat_map(|vector| vector.iter().flat_map(|x| x.to_le_bytes()));
-        let all = self.all_gather(&own.collect::<Vec<u8>>())?.concat();
-        let (words, _) = all.as_chunks::<4>();
-        let mut values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        let mut all = self.member.all_gather(vectors.concat())?.concat();
         let len = vectors[0].len();
-        assert_eq!(values.len(), len * order.vectors.iter().sum::<usize>());
-        order.sum(&mut values, len);
-        vectors[0].copy_from_slice(&values[..len]);
+        assert_eq!(all.len(), len * order.vectors.iter().sum::<usize>());
+        order.sum(&mut all, len);
+        vectors[0].copy_from_slice(&all[..len]);
         Ok(())
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let Channel { brought, meet, .. } = &*self.channel;
-        brought.lock().expect("no thread panicked")[self.rank] = own.to_vec();
-        meet.wait();
-        let all = brought.lock().expect("no thread panicked").clone();
-        meet.wait(); // before one brings the next
-        Ok(all)
+        self.member.all_gather(own.to_vec())
     }
 
     fn duplicate(&self) -> Result<Box<dyn ProcessGroup>, Error> {
-        let number = self.made.fetch_add(1, Relaxed);
-        let mut others = self.channel.others.lock().expect("no thread panicked");
-        let channel = others
-            .entry(number)
-            .or_insert_with(|| Channel::new(self.size));
-        Ok(Box::new(Self::new(self.rank, self.size, channel.clone())))
+        let channel = 1 + self.made.fetch_add(1, Relaxed);
+        let (rank, size) = (self.rank(), self.size());
+        Ok(Box::new(Self::on(channel, rank, size, self.world.clone())))
     }
 }
 
@@ -165,14 +142,14 @@ pub fn to_the_end(
 
 /// Runs `job` in processes that are threads. It gets the number of replicas.
 fn with_processes<T: Send>(layout: &[usize], job: impl Fn(Processes, usize) -> T + Sync) -> Vec<T> {
-    let (channel, job) = (Channel::new(layout.len()), &job);
+    let (world, job) = (Arc::<Channels>::default(), &job);
     std::thread::scope(|scope| {
         let processes = layout.iter().enumerate().map(|(rank, replicas)| {
-            let group = Threads::new(rank, layout.len(), channel.clone());
+            let thread = Thread::on(0, rank, layout.len(), world.clone());
             scope.spawn(move || {
-                let processes = match group.size {
+                let processes = match thread.size() {
                     1 => Processes::alone(),
-                    _ => Processes::of(Box::new(group)),
+                    _ => Processes::of(Box::new(thread)),
                 };
                 job(processes, *replicas)
             })
