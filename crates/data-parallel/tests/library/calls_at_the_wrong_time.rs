@@ -17,34 +17,31 @@ fn new(k: usize) -> candle_core::Result<DataParallel> {
     DataParallel::new(&cpus(k), Initializer::Layers, 0, linear)
 }
 
+fn trainer(
+    net: &DataParallel,
+    loss: impl Fn(&Linear, &[Value], &[Tensor]) -> candle_core::Result<Value> + Send + Sync + 'static,
+) -> candle_core::Result<Trainer> {
+    Trainer::with(net, loss, sgd(0.1, 0.0))
+}
+
 #[test]
 fn a_loss_that_asks_its_own_network_is_an_error() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[6, 4])?;
     for k in [1, 2] {
         let net = new(k)?;
         let own = net.clone();
-        let mut trainer = Trainer::with(
-            &net,
-            move |net: &Linear, x: &[Value], y: &[Tensor]| {
-                squared_error(&net.forward(&x[0], true)?, &own.forward(&y[0])?)
-            },
-            sgd(0.1, 0.0),
-        )?;
-        for _ in 0..2 {
-            let words = "asks the network that it is computed for";
-            says(words, trainer.step(&x, &x))?;
-            says("Value::detach", trainer.step(&x, &x))?;
-        }
+        let mut asks = trainer(&net, move |net, x, y| {
+            squared_error(&net.forward(&x[0], true)?, &own.forward(&y[0])?)
+        })?;
+        let words = "asks the network that it is computed for";
+        says(words, asks.step(&x, &x))?;
+        says("Value::detach", asks.step(&x, &x))?;
         // a target from the network itself
-        let mut trainer = Trainer::with(
-            &net,
-            |net: &Linear, x: &[Value], y: &[Tensor]| {
-                let target = net.forward(&Value::new(&y[0])?, true)?.detach()?.eval()?;
-                squared_error(&net.forward(&x[0], true)?, &target)
-            },
-            sgd(0.1, 0.0),
-        )?;
-        trainer.step(&x, &x)?;
+        let mut of_itself = trainer(&net, |net, x, y| {
+            let target = net.forward(&Value::new(&y[0])?, true)?.detach()?.eval()?;
+            squared_error(&net.forward(&x[0], true)?, &target)
+        })?;
+        of_itself.step(&x, &x)?;
         // a metric
         let own = net.clone();
         let data = DataIter::of_tensors(&x, &x, 3, None)?;
@@ -55,37 +52,20 @@ fn a_loss_that_asks_its_own_network_is_an_error() -> Result<()> {
         says("a metric", asks)?;
         // copies of parameters are no question
         let own = net.clone();
-        let mut trainer = Trainer::with(
-            &net,
-            move |net: &Linear, x: &[Value], y: &[Tensor]| {
-                ensure_two(&own.state_dict()?)?;
-                squared_error(&net.forward(&x[0], true)?, &y[0])
-            },
-            sgd(0.1, 0.0),
-        )?;
-        trainer.step(&x, &x)?;
+        let mut reads = trainer(&net, move |net, x, y| {
+            assert_eq!(own.state_dict()?.len(), 2);
+            squared_error(&net.forward(&x[0], true)?, &y[0])
+        })?;
+        reads.step(&x, &x)?;
         // to set them would be no step
-        let (own, before) = (net.clone(), net.state_dict()?);
-        let state = before.clone();
-        let mut trainer = Trainer::with(
-            &net,
-            move |net: &Linear, x: &[Value], y: &[Tensor]| {
-                own.load_state_dict(&state)?;
-                squared_error(&net.forward(&x[0], true)?, &y[0])
-            },
-            sgd(0.1, 0.0),
-        )?;
-        let error = trainer.step(&x, &x).err().context("an error")?;
-        has(&error.to_string(), "set them between steps")?;
+        let (own, state) = (net.clone(), net.state_dict()?);
+        let mut sets = trainer(&net, move |net, x, y| {
+            own.load_state_dict(&state)?;
+            squared_error(&net.forward(&x[0], true)?, &y[0])
+        })?;
+        says("set them between steps", sets.step(&x, &x))?;
     }
     Ok(())
-}
-
-fn ensure_two(state: &[(String, Tensor)]) -> candle_core::Result<()> {
-    match state.len() {
-        2 => Ok(()),
-        n => candle_core::bail!("{n} tensors"),
-    }
 }
 
 /// Another network may be asked, and asks another one; of two that ask each other at the same time one gets an error.
@@ -94,16 +74,12 @@ fn networks_that_ask_each_other_do_not_wait_for_ever() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[6, 4])?;
     let asking = |net: &DataParallel, other: &DataParallel, meet: Option<Arc<Barrier>>| {
         let other = other.clone();
-        Trainer::with(
-            net,
-            move |net: &Linear, x: &[Value], y: &[Tensor]| {
-                if let Some(meet) = &meet {
-                    meet.wait();
-                }
-                squared_error(&net.forward(&x[0], true)?, &other.forward(&y[0])?)
-            },
-            sgd(0.1, 0.0),
-        )
+        trainer(net, move |net, x, y| {
+            if let Some(meet) = &meet {
+                meet.wait();
+            }
+            squared_error(&net.forward(&x[0], true)?, &other.forward(&y[0])?)
+        })
     };
     let (a, b, c) = (new(2)?, new(2)?, new(1)?);
     asking(&a, &b, None)?.step(&x, &x)?;

@@ -40,6 +40,16 @@ fn steps(
     })
 }
 
+/// What each of two processes ends with; `job` gets its number and its network.
+fn in_both(
+    job: impl Fn(usize, &DataParallel) -> candle_core::Result<()> + Sync,
+) -> Result<Vec<std::result::Result<(), Error>>> {
+    in_processes(&[1, 1], |world| {
+        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+        Ok(job(world.processes().rank(), &net).map_err(Error::from))
+    })
+}
+
 /// Checks that both processes have the error, and that it has the words.
 fn both_say(ended: Vec<std::result::Result<(), Error>>, words: &[&str]) -> Result<()> {
     ensure!(ended.len() == 2);
@@ -210,34 +220,23 @@ fn a_call_in_one_process_alone_is_an_error_in_all() -> Result<()> {
 
 #[test]
 fn data_in_another_order_is_an_error_in_all() -> Result<()> {
-    let ended = in_processes(&[1, 1], |world| {
-        let rank = world.processes().rank();
-        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
-        let mut trainer = plain(rank, &net)?;
+    let ended = in_both(|rank, net| {
+        let mut trainer = plain(rank, net)?;
         let (x, y) = flat(formula_batch(0, 16)?)?;
         let data = net.part(DataIter::of_tensors(&x, &y, 4, Some(7 * rank as u64))?);
-        let mut train = || -> candle_core::Result<()> {
-            for batch in data.epoch(1) {
-                let (x, y) = batch?;
-                trainer.step(&x, &y)?;
-            }
-            Ok(())
-        };
-        Ok(train().map_err(Error::from))
+        data.epoch(1).try_for_each(|batch| {
+            let (x, y) = batch?;
+            trainer.step(&x, &y).map(drop)
+        })
     })?;
     both_say(ended, &["order of seed 0", "order of seed 7"])
 }
 
 #[test]
 fn an_evaluation_of_other_data_is_an_error_in_all() -> Result<()> {
-    let ended = in_processes(&[1, 1], |world| {
-        let n = [16, 8][world.processes().rank()];
-        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
-        let (x, y) = flat(formula_batch(0, n)?)?;
-        let data = DataIter::of_tensors(&x, &y, 4, None)?;
-        Ok(evaluate_accuracy(&net, &data)
-            .map(drop)
-            .map_err(Error::from))
+    let ended = in_both(|rank, net| {
+        let (x, y) = flat(formula_batch(0, [16, 8][rank])?)?;
+        evaluate_accuracy(net, &DataIter::of_tensors(&x, &y, 4, None)?).map(drop)
     })?;
     both_say(ended, &["data examples 16", "data examples 8"])
 }
@@ -245,17 +244,15 @@ fn an_evaluation_of_other_data_is_an_error_in_all() -> Result<()> {
 /// The first process would wait for sums.
 #[test]
 fn a_step_beside_half_a_step_is_an_error_in_all() -> Result<()> {
-    let ended = in_processes(&[1, 1], |world| {
-        let rank = world.processes().rank();
-        let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
-        let mut trainer = plain(rank, &net)?;
+    let ended = in_both(|rank, net| {
+        let mut trainer = plain(rank, net)?;
         let (x, y) = flat(formula_batch(rank as u32, 4)?)?;
         let step = if rank == 0 {
             trainer.step(&x, &y)
         } else {
             trainer.backward(&x, &y)
         };
-        Ok(step.map(drop).map_err(Error::from))
+        step.map(drop)
     })?;
     both_say(ended, &["takes-step true", "takes-step false"])
 }
@@ -298,25 +295,22 @@ fn the_order_of_a_map_is_no_setting() -> Result<()> {
 
 /// Takes a step with an optimizer whose `Debug` does not show how large its steps are: other ones in the second process if
 /// `differs`.
-fn sloppy_step(world: &World, differs: bool) -> Result<DataParallel> {
-    let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
-    let rank = world.processes().rank();
+fn sloppy_step(rank: usize, net: &DataParallel, differs: bool) -> candle_core::Result<()> {
     let factor = if differs && rank == 1 { 0.02 } else { 0.01 };
     let sloppy = own(&[], move |slice| {
         slice.each(|p, sum, []| *p -= factor * sum)
     });
     let (x, y) = flat(formula_batch(rank as u32, 4)?)?;
-    Trainer::new(&net, cross_entropy, sloppy).step(&x, &y)?;
-    Ok(net)
+    let mut trainer = Trainer::new(net, cross_entropy, sloppy);
+    trainer.step(&x, &y).map(drop)
 }
 
 #[test]
 fn other_parameters_are_found_by_an_evaluation() -> Result<()> {
-    let ended = in_processes(&[1, 1], |world| {
-        let net = sloppy_step(world, true)?;
+    let ended = in_both(|rank, net| {
+        sloppy_step(rank, net, true)?;
         let (x, y) = flat(formula_batch(2, 16)?)?;
-        let evaluated = evaluate_accuracy(&net, &DataIter::of_tensors(&x, &y, 4, None)?);
-        Ok(evaluated.map(drop).map_err(Error::from))
+        evaluate_accuracy(net, &DataIter::of_tensors(&x, &y, 4, None)?).map(drop)
     })?;
     both_say(ended, &["weight", "process 0", "process 1"])
 }
@@ -324,7 +318,10 @@ fn other_parameters_are_found_by_an_evaluation() -> Result<()> {
 #[test]
 fn other_parameters_are_found_at_the_end() -> Result<()> {
     for differs in [false, true] {
-        let ended = to_the_end(&[1, 1], |world| sloppy_step(world, differs).map(drop))?;
+        let ended = to_the_end(&[1, 1], |world| {
+            let net = DataParallel::new(world, Initializer::Layers, 0, network)?;
+            Ok(sloppy_step(world.processes().rank(), &net, differs)?)
+        })?;
         let mut ended = ended.into_iter().map(|ended| ended.map_err(Error::from));
         if differs {
             both_say(ended.collect(), &["different parameters at the end"])?;
