@@ -58,17 +58,13 @@ pub(crate) fn check_processes(processes: &Processes, state: &NetworkState) -> Re
         return Ok(());
     }
     let params: Vec<&(String, Var)> = state.parameters().collect();
-    let sums: Vec<u8> = checksums(state)?
-        .into_iter()
-        .flat_map(u32::to_le_bytes)
-        .collect();
-    let all = processes.gather("checksums of parameters", &sums)?;
+    let sums: Vec<f64> = checksums(state)?.into_iter().map(f64::from).collect();
+    let all = processes.gather_numbers("checksums of parameters", &sums)?;
     let Some(other) = all.iter().position(|sums| *sums != all[0]) else {
         return Ok(());
     };
-    let of_first = all[0].as_chunks::<4>().0;
-    let of_other = all[other].as_chunks::<4>().0;
-    let differs = of_first.iter().zip(of_other).position(|(a, b)| a != b);
+    let mut pairs = all[0].iter().zip(&all[other]);
+    let differs = pairs.position(|(a, b)| a != b);
     let Some((name, param)) = differs.and_then(|i| params.get(i)) else {
         let error =
             format!("the networks of process 0 and process {other} have different parameters");

@@ -98,8 +98,7 @@ impl Processes {
     pub fn of(world: Box<dyn ProcessGroup>) -> Self {
         Self {
             world: Some(Mutex::new(world)),
-            ended: Mutex::default(),
-            failed: Mutex::default(),
+            ..Self::alone()
         }
     }
 

@@ -288,7 +288,7 @@ fn take_prefix(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap
 fn losses_tensor(trainer: &Trainer) -> Result<Tensor> {
     let mut numbers = Vec::new();
     for LossSum { sum, divisor } in trainer.losses.so_far()? {
-        let counts = sum.is_finite() || !trainer.checks_numbers();
+        let counts = sum.is_finite() || !trainer.checks_numbers;
         ensure!(counts, "a loss is NaN or infinite");
         numbers.extend([sum, divisor]);
     }

@@ -491,11 +491,6 @@ impl Trainer {
         Ok(std::mem::take(&mut self.losses.of_epoch))
     }
 
-    /// True if losses that are NaN or infinite are errors.
-    pub(crate) fn checks_numbers(&self) -> bool {
-        self.checks_numbers
-    }
-
     /// What the result of its steps depends on beside the network, a line each, as far as the library knows it: the code
     /// of a loss is not known.
     pub fn settings(&self) -> String {
