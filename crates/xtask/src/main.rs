@@ -37,7 +37,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Training steps on the CPU: this project, PyTorch, candle, Burn
+    /// Training steps on the CPU: this project, PyTorch
     Cpu(bench::CpuOptions),
     /// All-reduce on the CPU: every algorithm, x += 1, Open MPI
     Allreduce(bench::allreduce::AllReduceOptions),

@@ -49,13 +49,6 @@ impl Contender {
         }
     }
 
-    /// Tells it the number of threads by variables.
-    fn threads_by(mut self, names: &[&'static str]) -> Self {
-        let threads = self.threads.to_string();
-        self.env = names.iter().map(|&name| (name, threads.clone())).collect();
-        self
-    }
-
     /// PyTorch, in bf16 or in float32: the others are compared with it.
     pub fn is_pytorch(&self, bf16: bool) -> bool {
         let starts = |words| self.name.starts_with(words);
@@ -147,16 +140,6 @@ fn programs(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
             all.extend(modes.map(|mode| pytorch(options, mode, n)));
         }
     }
-    let other = |name, threads, program: &Path| {
-        Contender::new(name, threads, program, &[]).threads_by(&["RAYON_NUM_THREADS"])
-    };
-    if options.has(Part::Candle) && work.network.is_the_books() {
-        let candle = peers::build("candle", "candle")?;
-        all.extend(counts.iter().map(|&n| other("candle as it is", n, &candle)));
-    }
-    if options.has(Part::Burn) && work.network.is_the_books() {
-        all.push(other("Burn", threads, &peers::build("burn", "burn-flex")?));
-    }
     Ok(all)
 }
 
@@ -196,9 +179,14 @@ fn on_devices(options: &CpuOptions, work: &Work) -> Result<Vec<Contender>> {
 fn pytorch(options: &CpuOptions, mode: &str, threads: usize) -> Contender {
     let script = peers::root().join("benches/pytorch_step.py");
     let name = format!("PyTorch {}", mode.replace('-', ", "));
-    let args = [&script.to_string_lossy(), mode, &threads.to_string()];
-    Contender::new(&name, threads, &options.python, &args)
-        .threads_by(&["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+    let count = threads.to_string();
+    let args = [&script.to_string_lossy(), mode, &count];
+    Contender {
+        env: ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]
+            .map(|name| (name, count.clone()))
+            .to_vec(),
+        ..Contender::new(&name, threads, &options.python, &args)
+    }
 }
 
 /// Contenders of as many replicas as threads, two, one; and one on one thread. Each replica has at least one example.

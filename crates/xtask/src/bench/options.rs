@@ -82,10 +82,6 @@ pub enum Part {
     Ours,
     /// PyTorch, eager and compiled, each also with channels_last and with bf16
     Pytorch,
-    /// candle with its own operations and layers
-    Candle,
-    /// Burn with its fastest CPU backend
-    Burn,
     /// 1 device and several, each of one core: this project, and DistributedDataParallel if PyTorch is measured
     Devices,
     /// Losses with Winograd's algorithm, compared with im2col

@@ -126,11 +126,6 @@ impl Network {
             _ => cross_entropy,
         }
     }
-
-    /// True if the book has it. candle and Burn have no other.
-    pub fn is_the_books(self) -> bool {
-        matches!(self, Network::Lenet | Network::Resnet18)
-    }
 }
 
 /// The multiply-adds of a convolution with square kernels and an output of `side` × `side`.
