@@ -27,9 +27,6 @@ enum Command {
     Bench(Bench),
     /// Check that training is right on the GPUs of this machine, and how fast it is
     GpuCheck(gpu::GpuOptions),
-    /// One contender of gpu-check, in a process of its own
-    #[command(hide = true)]
-    ContendGpu(gpu::ours::ContendGpu),
     /// One contender of a measurement, in a process of its own
     #[command(hide = true)]
     Contend(bench::ours::Contend),
@@ -54,7 +51,6 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Checkpoints(options)) => bench::checkpoints::checkpoints(&options),
         Command::Bench(Bench::Checks) => bench::checks::checks(),
         Command::GpuCheck(options) => gpu::check(&options),
-        Command::ContendGpu(job) => gpu::ours::contend(&job),
         Command::Contend(job) => bench::ours::contend(&job),
     };
     match done {

@@ -1,15 +1,17 @@
 //! Our contender: a step of `scratch` or of `concise`, called as a user of the library calls it.
 
-use anyhow::Result;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use concise::{DataParallel, Initializer, Sgd, Trainer};
 use d2l::share_cores;
-use devices::{DeviceKind, devices_of_kind};
+use devices::{DeviceKind, devices_of_kind, synchronize};
 use run::BatchLoss;
 
 use super::networks::layers;
-use super::serve::{locked, serve};
+use super::serve::serve;
 use super::work::{Example, Network};
 
 /// A learning rate so small that the weights stay small numbers for as long as it takes.
@@ -18,25 +20,63 @@ pub const LR: f64 = 0.01;
 /// Which step.
 #[derive(Args, Debug)]
 pub struct Contend {
+    #[arg(long, default_value_t = DeviceKind::Cpu)]
+    device: DeviceKind,
     #[arg(long)]
     replicas: usize,
     #[arg(long)]
-    threads: usize,
+    threads: Option<usize>,
+    #[arg(long, default_value = "tf32", value_parser = run::precision())]
+    precision: run::Precision,
+    /// cuDNN's first choice of algorithms, as with `--deterministic` of the programs.
+    #[arg(long)]
+    deterministic: bool,
     network: Network,
     batch: usize,
 }
 
-/// Does steps on request.
+/// Does steps on request. On GPUs it waits for them at the end of a turn, not after each step.
 ///
 /// # Errors
 /// If a step fails.
 pub fn contend(job: &Contend) -> Result<()> {
-    share_cores(Some(job.threads), job.replicas);
-    let devices = devices_of_kind(DeviceKind::Cpu, Some(job.replicas))?;
-    let (x, y) = minibatch(job.network, job.batch)?;
+    functional::set_precision(job.precision);
+    functional::set_deterministic(job.deterministic);
+    share_cores(job.threads, job.replicas);
+    let devices = devices_of_kind(job.device, Some(job.replicas))?;
+    let (x, y) = minibatch_on(&devices[0], job.network, job.batch)?;
     with_step(job.network, &devices, |step| {
-        serve(&version(), || Ok(step(&x, &y)?.mean()?))
+        serve(&version(), |steps| {
+            let mut timed = |n| timed(&devices, n, || step(&x, &y));
+            if devices[0].is_cpu() {
+                (0..steps).map(|_| timed(1)).collect()
+            } else {
+                Ok(vec![timed(steps)?])
+            }
+        })
     })
+}
+
+/// The milliseconds of one of `n` steps.
+///
+/// # Errors
+/// If a step fails, or the last loss is no finite number: then what is timed is not training.
+pub fn timed(
+    devices: &[Device],
+    n: usize,
+    mut step: impl FnMut() -> Result<BatchLoss>,
+) -> Result<f64> {
+    synchronize(devices)?;
+    let start = Instant::now();
+    let mut loss = None;
+    for _ in 0..n {
+        loss = Some(step()?);
+    }
+    synchronize(devices)?;
+    let loss = loss.context("no step was asked for")?.mean()?;
+    let milliseconds = start.elapsed().as_secs_f64() * 1e3 / n as f64;
+    ensure!(loss.is_finite(), "the loss is {loss}");
+    Ok(milliseconds)
 }
 
 /// A training step on a minibatch (X, y).
@@ -71,8 +111,11 @@ pub fn with_step(
 
 /// The project's version and candle's.
 pub fn version() -> String {
-    let candle = locked(include_str!("../../../../Cargo.lock"), "candle-core");
-    format!("ours {} on candle {candle}", env!("CARGO_PKG_VERSION"))
+    let lock = include_str!("../../../../Cargo.lock");
+    let candle = lock.split_once("name = \"candle-core\"\nversion = \"");
+    let candle = candle.and_then(|(_, rest)| rest.split('"').next());
+    let version = env!("CARGO_PKG_VERSION");
+    format!("ours {version} on candle {}", candle.unwrap_or("?"))
 }
 
 /// A [`minibatch`] on a device.

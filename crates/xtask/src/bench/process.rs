@@ -43,18 +43,13 @@ impl Process {
 
     /// Has it do `steps` steps: the milliseconds of each. Adds to `spent` the time from the request to the answer.
     pub fn ask(&mut self, steps: usize, spent: &mut Spent) -> Result<Vec<f64>> {
-        let line = self.ask_line(steps, spent)?;
-        let times = line.split(' ').map(str::parse).collect::<Result<_, _>>();
-        times.with_context(|| format!("it answered {line:?}"))
-    }
-
-    /// Has it do `steps` steps: the line that it answers. Adds to `spent` as [`ask`](Self::ask).
-    pub fn ask_line(&mut self, steps: usize, spent: &mut Spent) -> Result<String> {
-        spent.add(self.child.id(), || {
+        let line = spent.add(self.child.id(), || {
             let requests = self.requests.as_mut().context("no pipe")?;
             writeln!(requests, "{steps}").context("it has ended")?;
             self.line()
-        })
+        })?;
+        let times = line.split(' ').map(str::parse).collect::<Result<_, _>>();
+        times.with_context(|| format!("it answered {line:?}"))
     }
 
     /// The most memory that it had, in MiB.

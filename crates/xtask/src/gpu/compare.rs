@@ -61,7 +61,7 @@ pub fn all(options: &GpuOptions, report: &mut Report) -> Result<()> {
 fn contenders(options: &GpuOptions, precision: &str, modes: &[&str]) -> Result<Vec<Contender>> {
     let me = env::current_exe()?;
     let ours = |program, name: &str, how: &[&str]| {
-        let args = ["contend-gpu", "--precision", precision];
+        let args = ["contend", "--device", "cuda", "--precision", precision];
         Contender::new(name, 1, program, &[&args, how].concat())
     };
     let one = ["--replicas", "1"];

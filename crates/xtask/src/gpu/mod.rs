@@ -7,7 +7,6 @@ mod facts;
 mod faults;
 mod machine;
 mod options;
-pub mod ours;
 mod report;
 mod right;
 mod same_bits;

@@ -4,9 +4,8 @@ use anyhow::Result;
 use functional::Precision;
 
 use super::machine::Machine;
-use super::ours::timed;
 use super::report::Report;
-use crate::bench::ours::{minibatch_on, with_step};
+use crate::bench::ours::{minibatch_on, timed, with_step};
 use crate::bench::stats::Summary;
 use crate::bench::work::Network;
 
