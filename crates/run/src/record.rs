@@ -33,11 +33,6 @@ const DRAWING_SHARE: u32 = 500;
 /// The most time between two drawings, also where a network disk stood still in one of them.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time until the next drawing, after one that took `drawing`.
-fn pause_after(drawing: Duration) -> Duration {
-    (drawing * DRAWING_SHARE).min(LONGEST_PAUSE)
-}
-
 #[derive(Debug)]
 pub(crate) struct Record {
     pub lines: Lines,
@@ -201,7 +196,8 @@ impl Record {
         }
         let tables = self.write_drawings(Folder::write_unflushed);
         self.tolerate("tables", tables);
-        self.next_drawing = Instant::now() + pause_after(start.elapsed());
+        let pause = (start.elapsed() * DRAWING_SHARE).min(LONGEST_PAUSE);
+        self.next_drawing = Instant::now() + pause;
         Ok(())
     }
 
@@ -312,18 +308,6 @@ mod tests {
             assert_eq!(table.lines().count(), 1 + epoch, "{table}");
         }
         Ok(())
-    }
-
-    #[test]
-    fn drawing_pauses_for_a_minute_at_most() {
-        assert_eq!(
-            pause_after(Duration::from_millis(10)),
-            Duration::from_secs(5)
-        );
-        assert_eq!(
-            pause_after(Duration::from_secs(60)),
-            Duration::from_secs(60)
-        );
     }
 
     /// It ends in whatever way, without a word from the run.

@@ -24,15 +24,3 @@ pub(super) fn size(len: usize) -> String {
         _ => format!("{:.0} MB", bytes / 1e6),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_named() {
-        let names = [250, LENET, 1_000_000, RESNET18].map(size);
-        let expected = ["1 kB", "516 kB, LeNet", "4 MB", "44.7 MB, ResNet-18"];
-        assert_eq!(names, expected);
-    }
-}
