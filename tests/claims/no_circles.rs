@@ -1,7 +1,6 @@
-//! No crate, folder or file imports one that imports it: read from the paths in `use` and elsewhere in the code, and
-//! from the methods that a file calls on `self`, if they are written in another file.
+//! No crate, folder or file imports one that imports it: read from the paths in `use` and elsewhere in the code.
 //!
-//! Not seen are calls on other variables than `self`, methods of traits, and what a macro or a glob brings.
+//! Not seen are calls of methods, and what a macro or a glob brings.
 //!
 //! A `lib.rs` or `mod.rs` is a face: its `pub use` is no import, and a name that it hands on is imported from the file
 //! that defines it. `mod` is no import, and what is `#[cfg(test)]` is not read. The code is as rustfmt writes it.
@@ -102,89 +101,14 @@ fn imports(files: &BTreeMap<String, String>) -> Graph {
     }
     let all = files.keys().map(|file| (file.clone(), BTreeMap::new()));
     let mut graph: Graph = all.collect();
-    let mut add = |from: &String, to: &String, by: String| {
+    for (from, written, path) in imported {
+        let to = file_of(&path, &modules, &handed_on);
         if to != from {
-            graph
-                .entry(from.clone())
-                .or_default()
-                .insert(to.clone(), by);
-        }
-    };
-    for (file, written, path) in imported {
-        add(file, file_of(&path, &modules, &handed_on), written);
-    }
-    for (home, code_there) in &code {
-        // rustfmt may break a line before the dot
-        let calls = code_there.split_whitespace().collect::<String>();
-        for (file, code_here) in code.iter().filter(|(file, _)| file != home) {
-            if let Some(call) = method_elsewhere(code_there, &calls, code_here) {
-                add(home, file, call);
-            }
+            let imports = graph.entry(from.clone()).or_default();
+            imports.insert(to.clone(), written);
         }
     }
     graph
-}
-
-/// The call in a file, on `self`, of a method that another file has in an `impl` of the same type; no import shows it.
-/// `calls` is the first file without blanks.
-fn method_elsewhere(home: &str, calls: &str, elsewhere: &str) -> Option<String> {
-    types(home).into_iter().find_map(|name| {
-        let mut others = methods(elsewhere, name).into_iter();
-        others.find_map(|method| {
-            let own = [format!("fn {method}("), format!("fn {method}<")];
-            if own.iter().any(|own| home.contains(own)) {
-                return None;
-            }
-            let on_self = [format!("self.{method}("), format!("self.{method}::<")];
-            let is_called = on_self.iter().any(|call| calls.contains(call))
-                || calls
-                    .split(&format!("Self::{method}"))
-                    .skip(1)
-                    .any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'));
-            is_called.then(|| format!("self.{method}("))
-        })
-    })
-}
-
-/// The types that a file defines, or has an `impl` of.
-fn types(code: &str) -> Vec<&str> {
-    let mut found = Vec::new();
-    for line in code.lines() {
-        if line.starts_with("impl") && !line.contains(" for ") {
-            let words = line.split(|c: char| !c.is_alphanumeric());
-            // one letter is a parameter
-            found.extend(words.filter(|w| w.starts_with(char::is_uppercase) && w.len() > 1));
-        } else if let Some((_, rest)) = line.split_once("struct ").or(line.split_once("enum ")) {
-            found.extend(rest.split(|c: char| !c.is_alphanumeric()).next());
-        }
-    }
-    found.retain(|name| !name.is_empty());
-    found
-}
-
-/// The functions in the `impl` blocks of a type, those of traits left out.
-fn methods<'a>(code: &'a str, name: &str) -> Vec<&'a str> {
-    let starts = |line: &str| {
-        let own = line
-            .strip_prefix("impl")
-            .filter(|_| !line.contains(" for "));
-        let mut words = own
-            .unwrap_or_default()
-            .split(|c: char| !c.is_alphanumeric() && c != '_');
-        words.any(|word| word == name)
-    };
-    let mut found = Vec::new();
-    let mut lines = code.lines();
-    while lines.any(starts) {
-        for line in lines.by_ref().take_while(|line| *line != "}") {
-            let function = line
-                .strip_prefix("    ")
-                .filter(|line| !line.starts_with(' '));
-            let name = function.and_then(|line| line.split_once("fn "));
-            found.extend(name.and_then(|(_, name)| name.split(['(', '<']).next()));
-        }
-    }
-    found
 }
 
 /// The module in a file. A `main.rs` beside a `lib.rs` is a crate of its own, which nothing imports.
@@ -391,7 +315,6 @@ fn each_kind_of_circle_is_found() -> Result<()> {
         "run/start.rs",
         "use super::Run;\npub fn begin(run: &Run) {}",
     );
-    let method = "use crate::t::Train;\nimpl Train {\n    fn f(&self) {\n        self\n            .g()\n    }\n}";
     for files in [
         &[("a.rs", "use crate::b::g;"), back][..],
         &[("a.rs", "fn f() { crate::b::g() }"), back],
@@ -423,25 +346,6 @@ fn each_kind_of_circle_is_found() -> Result<()> {
             ("x.rs", "use crate::a;\nfn f() { a::deep::g() }"),
             ("a.rs", "pub mod deep;"),
             ("a/deep.rs", "use crate::x;"),
-        ],
-        // methods of a type of a third file, and of a type that one of both has
-        &[
-            ("t.rs", "pub struct Train;"),
-            ("a.rs", method),
-            (
-                "b.rs",
-                "use crate::t::Train;\nimpl Train {\n    fn g(&self) { Self::f }\n}",
-            ),
-        ],
-        &[
-            (
-                "run.rs",
-                "mod start;\npub struct Run;\nimpl Run {\n    fn f(&self) { self.begin() }\n}",
-            ),
-            (
-                "run/start.rs",
-                "use super::Run;\nimpl Run {\n    pub fn begin(&self) {}\n}",
-            ),
         ],
     ] {
         let files = [&[("lib.rs", "")], files].concat();
