@@ -33,19 +33,15 @@ fn from_dir(name: Name, dir: PathBuf) -> Result<(Split, Split, Source)> {
         .with_context(|| format!("cannot load {name} from {}", dir.display()));
     let (train, test, as_published) = read?;
     let dir = dir.display();
-    let md5 = md5(as_published);
-    let line = format!("{name} from {dir} (4 IDX files{md5})");
+    // by the MD5 sums of what they hold
+    let known = match as_published {
+        0 => "none as published".to_owned(),
+        4 => "MD5 as published".to_owned(),
+        n => format!("{n} with the MD5 as published"),
+    };
+    let line = format!("{name} from {dir} (4 IDX files, {known})");
     let is_synthetic = false;
     Ok((train, test, Source { line, is_synthetic }))
-}
-
-/// Says how many of the four files are the published ones, by the MD5 sums of what they hold.
-fn md5(as_published: usize) -> String {
-    match as_published {
-        0 => ", none as published".into(),
-        4 => ", MD5 as published".into(),
-        n => format!(", {n} with the MD5 as published"),
-    }
 }
 
 /// The folder that the system's package of the dataset installs; Debian and Ubuntu have `dataset-fashion-mnist`.
@@ -103,17 +99,4 @@ fn synthesize(options: &Options, why: String) -> (Split, Split, Source) {
     let line = format!("synthetic images in place of {name} ({why})");
     let is_synthetic = true;
     (train, test, Source { line, is_synthetic })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The other sources: `tests/sources.rs`.
-    #[test]
-    fn a_folder_says_how_many_files_are_as_published() {
-        assert_eq!(md5(0), ", none as published");
-        assert_eq!(md5(3), ", 3 with the MD5 as published");
-        assert_eq!(md5(4), ", MD5 as published");
-    }
 }

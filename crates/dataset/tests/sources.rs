@@ -6,11 +6,19 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dataset::{Data, Options};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tempfile::tempdir;
+
+#[path = "fixtures/idx.rs"]
+mod idx;
+use idx::write_idx;
 
 /// Set in the child; its value is what `--data` says.
 const CHILD: &str = "DATASET_TEST_CHILD";
@@ -65,8 +73,15 @@ fn child(data: &str) {
         // The synthetic set is there for its source only; a small one will do.
         limit_train: std::env::var("LIMIT").ok().map(|n| n.parse().unwrap()),
         limit_test: Some(200),
+        stop: Some(Arc::default()),
         ..Options::default()
     };
+    if let (Ok(ms), Some(stop)) = (std::env::var("STOP_AFTER"), options.stop.clone()) {
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(ms.parse().unwrap()));
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
     match dataset::load(&options) {
         Ok(data) => {
             let (train, test) = (&data.train, &data.test);
@@ -135,15 +150,7 @@ fn warns(output: &Output, says: &str, warns: &str) -> Result<()> {
 
 /// Four raw IDX files: 12 training images and labels, and one test image.
 fn write_folder(dir: &Path) -> Result<()> {
-    for (part, n) in [("train", 12), ("t10k", 1)] {
-        let images = [2051, n, 28, 28].into_iter().flat_map(u32::to_be_bytes);
-        let images: Vec<u8> = images.chain((0..n * 784).map(|i| i as u8)).collect();
-        std::fs::write(dir.join(format!("{part}-images-idx3-ubyte")), images)?;
-        let labels = [2049, n].into_iter().flat_map(u32::to_be_bytes);
-        let labels: Vec<u8> = labels.chain((0..n).map(|i| (i % 10) as u8)).collect();
-        std::fs::write(dir.join(format!("{part}-labels-idx1-ubyte")), labels)?;
-    }
-    Ok(())
+    Ok(write_idx(dir, 12, 1, "")?)
 }
 
 fn a_named_folder_is_used() -> Result<()> {
@@ -151,7 +158,7 @@ fn a_named_folder_is_used() -> Result<()> {
     write_folder(dir.path())?;
     let path = dir.path().to_str().unwrap();
     let example = |k: usize| {
-        let pixels = (0..784).map(move |i| (k * 784 + i) as u8);
+        let pixels = (0..784).map(move |i| ((k * 784 + i) % 10) as u8);
         ((k % 10) as u8, pixels.collect())
     };
     let digest = digest((0..12).chain(0..1).map(example));
@@ -272,11 +279,9 @@ mod hub {
     use std::fs;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
-    use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use sha2::Digest;
 
@@ -294,6 +299,7 @@ mod hub {
             other_bytes_than_the_hub_says_are_an_error,
             a_file_damaged_in_the_cache_is_an_error,
             a_download_that_stands_still_is_given_up,
+            a_download_ends_when_it_is_asked_to,
             a_killed_download_is_not_taken_for_a_file,
             two_processes_download_once,
             a_broken_image_is_an_error_without_a_panic,
@@ -385,6 +391,14 @@ mod hub {
             answer.truncate(answer.len() - bytes.len() / 2);
         }
         answer
+    }
+
+    /// What [`file`] answers, with another length.
+    fn announcing(method: &str, path: &str) -> Vec<u8> {
+        let mut bytes = file(method, &parquet(path));
+        let says = format!("HTTP/1.1 200 OK\r\nX-Linked-Size: {}\r\n", i64::MAX);
+        bytes.splice(.."HTTP/1.1 200 OK\r\n".len(), says.into_bytes());
+        bytes
     }
 
     /// The training or the test file: 60,000 or 10,000 images, of which ten differ: see [`example`].
@@ -561,6 +575,10 @@ mod hub {
             (redirecting(|bytes| bytes.truncate(1000)), other),
             (redirecting(|bytes| bytes.extend([0; 1000])), other),
             (redirecting(|bytes| bytes[1000] ^= 1), other),
+            (
+                hub(announcing),
+                "the Hub announces 9223372036854775807 bytes",
+            ),
         ] {
             let home = tempdir()?;
             let output = load(&bad, home.path());
@@ -618,6 +636,14 @@ mod hub {
         let mut child = from(&hub, home.path());
         let output = child.env("HF_HUB_DOWNLOAD_TIMEOUT", "1").output()?;
         prints(&output, "timed out")
+    }
+
+    fn a_download_ends_when_it_is_asked_to() -> Result<()> {
+        let ((hub, sent), home) = (standing_still(), tempdir()?);
+        let mut child = from(&hub, home.path());
+        let output = child.env("STOP_AFTER", "3000").output()?;
+        sent.try_recv()?; // it was in the middle of the file
+        prints(&output, "interrupted while the dataset was loaded")
     }
 
     fn a_killed_download_is_not_taken_for_a_file() -> Result<()> {
