@@ -1,15 +1,11 @@
-//! Lists the exercises: `exercises.rs` for the program, and for the tests `variants.rs` and `sets.rs`. `variants.rs` has
-//! each gap, each solution and each wrong answer as a module beside its check. `steps.rs` has the right `train_batch` and
-//! the wrong ones that exercise 5b is called with. `sets.rs` has the functions that train
-//! together: the solutions, and for each wrong answer to one of them the solutions to the others.
+//! Lists the exercises: `exercises.rs` for the program, and for the tests `variants.rs`, which has each gap, each solution
+//! and each wrong answer as a module beside its check. `steps.rs` has the right `train_batch` and the wrong ones that
+//! exercise 5b is called with.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
-
-/// The exercises whose functions train together.
-const FUNCTIONS: usize = 5;
 
 /// The exercise with the `train_batch` whose wrong answers exercise 5b is called with.
 const STEP: &str = "04_train_batch";
@@ -36,7 +32,6 @@ fn main() -> Result<()> {
     let names = names(&crate_dir.join("exercises"))?;
     let mut table = String::new();
     let mut variants = Variants::default();
-    let mut train_together = vec![]; // files: the solution, then the wrong answers
     for file in &names {
         let paths = FOLDERS.map(|folder| crate_dir.join(folder).join(file));
         let [exercise, check, hint, wrong] = &paths;
@@ -71,15 +66,11 @@ fn main() -> Result<()> {
         if name == STEP {
             fs::write(out.join("steps.rs"), steps(&answers)?)?;
         }
-        if train_together.len() < FUNCTIONS {
-            train_together.push(answers);
-        }
     }
     fs::write(out.join("exercises.rs"), format!("&[{table}]"))?;
     let Variants { modules, list } = variants;
     let variants = format!("{modules}const VARIANTS: &[Variant] = &[{list}];");
     fs::write(out.join("variants.rs"), variants)?;
-    fs::write(out.join("sets.rs"), sets(&train_together))?;
     Ok(())
 }
 
@@ -108,24 +99,6 @@ fn steps(answers: &[(String, PathBuf)]) -> Result<String> {
 fn read(file: &Path) -> Result<String> {
     let text = fs::read_to_string(file).with_context(|| format!("{file:?}"))?;
     Ok(text.replace("\r\n", "\n"))
-}
-
-/// A call of the tests' macro `sets!`: a line `set_0 "TITLE": "FILE 1" …;` for the solutions, and for each wrong answer.
-fn sets(answers: &[Vec<(String, PathBuf)>]) -> String {
-    let solutions: Vec<&PathBuf> = answers.iter().map(|of_one| &of_one[0].1).collect();
-    let mut sets = vec![(String::new(), solutions.clone())];
-    for (i, of_one) in answers.iter().enumerate() {
-        for (title, wrong) in &of_one[1..] {
-            let mut files = solutions.clone();
-            files[i] = wrong;
-            sets.push((title.clone(), files));
-        }
-    }
-    let lines = sets.iter().enumerate().map(|(i, (title, files))| {
-        let files: Vec<String> = files.iter().map(|file| format!("{file:?}")).collect();
-        format!("set_{i} {title:?}: {};\n", files.join(" "))
-    });
-    format!("sets! {{\n{}}}\n", lines.collect::<String>())
 }
 
 /// Returns the text that readers begin with, and the solution. The lines after `// gap: TEXT`, up to `// end of gap`,

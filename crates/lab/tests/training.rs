@@ -1,68 +1,44 @@
 //! The five functions together: the solutions are `scratch`, and what is wrong in one of them shows.
 
 use std::process::Command;
+use std::slice::from_ref;
 
 use anyhow::{Result, bail, ensure};
-use lab::training::{Functions, agree};
+use lab::steps::{RIGHT, WRONG};
+use lab::training::{Functions, SCRATCH, agree};
 use lab::{ALL, FUNCTIONS, answer};
-
-/// Five functions that train together.
-struct Set {
-    /// What is wrong in one of them; empty for the solutions.
-    title: &'static str,
-    functions: Functions,
-}
-
-/// A module for each set, in which the functions of five files are put together as in the program `train`, and all sets.
-macro_rules! sets {
-    ($($set:ident $title:literal: $one:literal $two:literal $three:literal $four:literal $five:literal;)*) => {
-        $(mod $set {
-            mod page {
-                pub use super::{exercise_2::allreduce, exercise_3::split_batch};
-                pub use scratch::{lenet, loss};
-            }
-            sets!(exercise_1 $one);
-            sets!(exercise_2 $two);
-            sets!(exercise_3 $three);
-            sets!(exercise_4 $four);
-            sets!(exercise_5 $five);
-            pub const SET: super::Set = super::Set {
-                title: $title,
-                functions: lab::training::Functions {
-                    get_params: exercise_1::get_params,
-                    train_batch: exercise_4::train_batch,
-                    accuracy: exercise_5::evaluate_accuracy_on_all,
-                },
-            };
-        })*
-        const SETS: &[Set] = &[$($set::SET),*];
-    };
-    ($module:ident $file:literal) => {
-        #[allow(unused, clippy::all)]
-        mod $module {
-            use super::page as scratch;
-            include!($file);
-        }
-    };
-}
-
-// the call of `sets!`
-include!(concat!(env!("OUT_DIR"), "/sets.rs"));
-
-/// These are wrong by their checks, and train like the solution.
-const TRAIN_THE_SAME: [&str; 2] = [
-    "The last device gets the whole remainder",
-    "Different numbers of examples and labels",
-];
 
 #[test]
 fn what_is_wrong_in_one_function_shows_when_all_train() -> Result<()> {
-    for Set { title, functions } in SETS {
-        let is_same = title.is_empty() || TRAIN_THE_SAME.contains(title);
-        match agree(functions) {
-            Ok(worst) => ensure!(is_same && worst < 1e-6, "{title:?} differs by {worst}"),
-            Err(error) => ensure!(!is_same, "{title:?}: {error:#}"),
-        }
+    let with = |train_batch| Functions {
+        train_batch,
+        ..SCRATCH
+    };
+    let worst = agree(&with(RIGHT))?;
+    ensure!(worst < 1e-6, "it differs by {worst}");
+    let mut wrong: Vec<(&str, Functions)> = WRONG
+        .iter()
+        .map(|(title, step)| (*title, with(*step)))
+        .collect();
+    let other_params = Functions {
+        get_params: |params, device| (SCRATCH.get_params)(&params[..1], device),
+        ..SCRATCH
+    };
+    let mean_of_minibatches = Functions {
+        accuracy: |replicas, devices, minibatches| {
+            let of_one = |one| (SCRATCH.accuracy)(replicas, devices, from_ref(one));
+            let parts: Vec<f64> = minibatches.iter().map(of_one).collect::<Result<_, _>>()?;
+            Ok(parts.iter().sum::<f64>() / parts.len() as f64)
+        },
+        ..SCRATCH
+    };
+    wrong.push(("Only the first parameter gets a copy", other_params));
+    wrong.push((
+        "The mean of the accuracies of the minibatches",
+        mean_of_minibatches,
+    ));
+    for (title, functions) in wrong {
+        ensure!(agree(&functions).is_err(), "{title}");
     }
     Ok(())
 }
