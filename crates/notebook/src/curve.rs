@@ -43,36 +43,3 @@ pub fn svg(book: &Book) -> Result<String> {
     }
     animator.svg()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_runs_are_those_that_are_recorded() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let book = Book {
-            root: folder.path().into(),
-            folder: folder.path().into(),
-            program: "none".into(),
-        };
-        let mut page = String::new();
-        for (command, _) in RUNS {
-            let error = svg(&book).unwrap_err().to_string();
-            assert!(error.contains(command), "{error}");
-            let epochs = "epoch 1, loss 2.0, test acc 0.5, 1.0 sec\nepoch 2, loss 1.0, test acc 0.7, 1.0 sec";
-            page += &format!(
-                "<!-- recorded: {command} -->\n```text\n{epochs}\n```\n<!-- /recorded -->\n"
-            );
-            book.write("runs.md", &page)?;
-        }
-        let svg = svg(&book)?;
-        for (_, name) in RUNS {
-            assert!(
-                svg.contains(&format!("{name} by epoch: 0.500 at 1, 0.700 at 2")),
-                "{svg}"
-            );
-        }
-        Ok(())
-    }
-}

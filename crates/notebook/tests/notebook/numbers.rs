@@ -94,42 +94,11 @@ impl Sources<'_> {
         let (kind, arguments) = source.split_once(' ').unwrap_or((source, ""));
         let arguments: Vec<&str> = arguments.split("; ").collect();
         Ok(match (kind, &arguments[..]) {
-            ("cell", [report, heading, row, column]) => {
-                thousands(&self.cell(report, heading, row, column)?)
-            }
-            ("plain", [report, heading, row, column]) => self.cell(report, heading, row, column)?,
-            ("range", [report, heading, row, column]) => {
-                let row = self.row(report, heading, row)?;
-                range(at(&row, column.parse()?)?)
-            }
-            ("one-device", [step, examples]) => spread(&self.on_devices(step, 1, examples)?, 0)?,
-            ("two-devices-ms", [step, examples]) => {
-                spread(&self.on_devices(step, 2, examples)?, 0)?
-            }
-            ("speed-up", [step, examples]) => speed_up(&self.on_devices(step, 2, examples)?)?,
-            ("two-devices", [step, examples]) => {
-                let row = self.on_devices(step, 2, examples)?;
-                format!("{} | {}", spread(&row, 0)?, speed_up(&row)?)
-            }
-            ("turns", [heading, row]) => spread(&self.row("gpu", heading, row)?, 0)?,
-            ("speed-up-tenths", [step, examples]) => {
-                let row = self.on_devices(step, 2, examples)?;
-                format!("{:.1}", number(at(&row, 3)?))
+            ("cell", [format, report, heading, row, column]) => {
+                shown(format, &self.row(report, heading, row)?, column.parse()?)?
             }
             ("beside-pytorch", [step]) => self.beside_pytorch(step)?,
-            ("beside-pytorch-tenths", [step]) => {
-                format!("{:.1}", number(at(&self.two_replicas(step)?, 3)?))
-            }
             ("epochs", [command]) => self.epochs(command)?,
-            ("tenths", [heading, row, column]) => {
-                format!("{:.1}", self.allreduce(heading, row, column)?)
-            }
-            ("ms", [heading, row, column]) => {
-                format!("{:.1}", self.allreduce(heading, row, column)? / 1e3)
-            }
-            ("whole-ms", [heading, row, column]) => {
-                format!("{:.0}", self.allreduce(heading, row, column)? / 1e3)
-            }
             ("speed", [report, step, threads]) => self.speed(report, step, threads)?,
             ("time", [goal, program]) => self.time_to_accuracy(goal, program)?,
             ("worst", [network, what, column]) => self.worst(network, what, column)?,
@@ -153,8 +122,8 @@ impl Sources<'_> {
                 let [short, long] = [short, long].map(|title| self.step_drawn(picture, title));
                 (long? - short?).to_string()
             }
-            ("share", [ms, step, examples]) => {
-                let steps = 50.0 * number(at(&self.on_devices(step, 2, examples)?, 0)?);
+            ("share", [ms, heading, row]) => {
+                let steps = 50.0 * number(at(&self.row("cpu", heading, row)?, 0)?);
                 let checkpoint = number(ms);
                 format!("{:.1}%", 100.0 * checkpoint / (steps + checkpoint))
             }
@@ -175,26 +144,6 @@ impl Sources<'_> {
         Ok(rows.swap_remove(0))
     }
 
-    /// The first word of a cell.
-    fn cell(&self, report: &str, heading: &str, row: &str, column: &str) -> Result<String> {
-        let row = self.row(report, heading, row)?;
-        let cell = at(&row, column.parse()?)?;
-        Ok(cell.split_whitespace().next().unwrap_or("").to_owned())
-    }
-
-    /// Of this project on so many devices of one core: ms, from – to, examples/sec, speed-up, lowest – highest, …
-    fn on_devices(&self, step: &str, k: usize, examples: &str) -> Result<Vec<String>> {
-        let replicas = if k == 1 { "replica" } else { "replicas" };
-        let heading = format!("On devices of one core: {step}");
-        let cells = format!("ours, {k} {replicas} | {k} | {examples}");
-        self.row("cpu", &heading, &cells)
-    }
-
-    /// Of two replicas on two threads, in the table of all programs: ms, from – to, rounds, PyTorch / this, …
-    fn two_replicas(&self, step: &str) -> Result<Vec<String>> {
-        self.row("cpu", step, "ours, 2 replicas | 2")
-    }
-
     /// The milliseconds of PyTorch's fastest float32 mode on two threads, ours on two devices, and the ratio. Its range
     /// goes from PyTorch's fastest round and our slowest to PyTorch's slowest round and our fastest.
     fn beside_pytorch(&self, step: &str) -> Result<String> {
@@ -204,7 +153,8 @@ impl Sources<'_> {
         let float32 = rows.iter().filter(is_float32);
         let fastest = float32.min_by(|a, b| number(&a[2]).total_cmp(&number(&b[2])));
         let pytorch = fastest.context("no such row")?;
-        let ours = self.two_replicas(step)?;
+        // ms, from – to, rounds, PyTorch / this
+        let ours = self.row("cpu", step, "ours, 2 replicas | 2")?;
         let (theirs, of_ours) = (ends(at(pytorch, 3)?)?, ends(at(&ours, 1)?)?);
         let (least, most) = (theirs[0] / of_ours[1], theirs[1] / of_ours[0]);
         let (ms, our_ms) = (spread(pytorch, 2)?, spread(&ours, 0)?);
@@ -212,10 +162,6 @@ impl Sources<'_> {
         Ok(format!(
             "{ms} | {our_ms} | {ratio}× ({least:.2} to {most:.2})"
         ))
-    }
-
-    fn allreduce(&self, heading: &str, row: &str, column: &str) -> Result<f64> {
-        Ok(number(&self.cell("allreduce", heading, row, column)?))
     }
 
     /// The fewest milliseconds of a step among the rows with a name that begins with `name`.
@@ -233,10 +179,9 @@ impl Sources<'_> {
         let compiled = self.fastest(report, step, "PyTorch compile", threads)?;
         let mut cells = vec![thousands(&eager), thousands(&compiled)];
         for replicas in ["1 replica", "2 replicas"].iter().take(threads.parse()?) {
-            let row = format!("ours, {replicas} | {threads}");
-            let ms = self.cell(report, step, &row, "0")?;
-            let ratio = number(&self.cell(report, step, &row, "3")?);
-            cells.push(format!("{} ({ratio:.1}×)", thousands(&ms)));
+            let row = self.row(report, step, &format!("ours, {replicas} | {threads}"))?;
+            let ratio = number(at(&row, 3)?);
+            cells.push(format!("{} ({ratio:.1}×)", thousands(at(&row, 0)?)));
         }
         Ok(cells.join(" | "))
     }
@@ -421,9 +366,21 @@ fn spread(row: &[String], column: usize) -> Result<String> {
     Ok(format!("{} ({})", thousands(median), range(rounds)))
 }
 
-/// The speed-up in a row of [`Sources::on_devices`]: `1.73× (1.70 to 1.76)`.
-fn speed_up(row: &[String]) -> Result<String> {
-    Ok(format!("{}× ({})", at(row, 3)?, range(at(row, 4)?)))
+/// A cell in a format; `spread` and `times` also show the range in the cell behind it.
+fn shown(format: &str, row: &[String], column: usize) -> Result<String> {
+    let cell = at(row, column)?;
+    let word = cell.split_whitespace().next().unwrap_or("");
+    Ok(match format {
+        "plain" => word.to_owned(),
+        "thousands" => thousands(word),
+        "tenths" => format!("{:.1}", number(word)),
+        "ms" => format!("{:.1}", number(word) / 1e3),
+        "whole-ms" => format!("{:.0}", number(word) / 1e3),
+        "range" => range(cell),
+        "spread" => spread(row, column)?,
+        "times" => format!("{cell}× ({})", range(at(row, column + 1)?)),
+        _ => bail!("no such format: {format:?}"),
+    })
 }
 
 /// The two numbers of `1475 – 1572`.
