@@ -1,20 +1,21 @@
 //! What the claims share: how a test is listed, small runs, and programs as processes.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use d2l::Param;
-use flate2::{Compression, write::GzEncoder};
 use libtest_mimic::{Failed, Trial};
 
+#[path = "../../crates/dataset/tests/fixtures/idx.rs"]
+mod idx;
 #[path = "../../crates/data-parallel/tests/library/kit.rs"]
 mod library;
 
+pub use idx::{gzip, write_idx};
 pub use library::*;
 
 /// Lists functions `fn() -> anyhow::Result<()>` as the tests of a module.
@@ -87,33 +88,6 @@ pub fn small(gpus: usize) -> run::Options {
         device: data_parallel::devices::DeviceKind::Cpu,
         ..run::Options::default()
     }
-}
-
-/// Writes the four files of a dataset of so many training and test images; the ending ".gz" compresses them.
-pub fn write_idx(folder: &Path, train: u32, test: u32, ending: &str) -> Result<()> {
-    fs::create_dir_all(folder)?;
-    for (part, n) in [("train", train), ("t10k", test)] {
-        let kinds: [(_, &[u32]); 2] = [
-            ("images-idx3", &[2051, n, 28, 28]),
-            ("labels-idx1", &[2049, n]),
-        ];
-        for (kind, header) in kinds {
-            let values = header[1..].iter().product();
-            let header = header.iter().flat_map(|number| number.to_be_bytes());
-            let mut bytes: Vec<u8> = header.chain((0..values).map(|i| (i % 10) as u8)).collect();
-            if ending == ".gz" {
-                bytes = gzip(&bytes)?;
-            }
-            fs::write(folder.join(format!("{part}-{kind}-ubyte{ending}")), bytes)?;
-        }
-    }
-    Ok(())
-}
-
-pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes)?;
-    Ok(encoder.finish()?)
 }
 
 /// The command `program args…`, as a process of this binary.
@@ -198,7 +172,6 @@ pub fn refuses(program: &str, args: &str, words: &[&str]) -> Result<()> {
 }
 
 /// Waits until a file of a run is there, which must not end before.
-#[cfg(unix)]
 pub fn until_there(file: &Path, run: &mut Child) -> Result<()> {
     until(|| file.exists(), &file.display().to_string(), run)
 }
@@ -212,13 +185,28 @@ pub fn until_two_checkpoints(folder: &Path, run: &mut Child) -> Result<()> {
     )
 }
 
-fn until(is_there: impl Fn() -> bool, what: &str, run: &mut Child) -> Result<()> {
+/// Waits until something is there while a process runs, which must not end before; for a few minutes at most.
+pub fn until(mut is_there: impl FnMut() -> bool, what: &str, run: &mut Child) -> Result<()> {
+    let start = Instant::now();
     while !is_there() {
         let ended = run.try_wait()?;
         ensure!(ended.is_none(), "{ended:?} before {what}");
+        let took = start.elapsed();
+        ensure!(took < Duration::from_secs(300), "no {what} in {took:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+/// A script in which `$PROGRAM` is a program of this binary, as root of a namespace that may mount.
+pub fn in_a_namespace(program: &str, script: &str) -> Result<Command> {
+    let this = std::env::current_exe()?;
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .env("PROGRAM", format!("{} --as {program}", this.display()))
+        .stdin(Stdio::null());
+    Ok(command)
 }
 
 /// The checkpoint before the newest one in the folder of a run, if there is one.

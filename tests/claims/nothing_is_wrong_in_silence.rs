@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
@@ -13,10 +13,10 @@ use concise::layers::Linear;
 use concise::{DataParallel, Initializer};
 use libtest_mimic::Trial;
 
-use crate::kit::write_idx;
 #[cfg(unix)]
 use crate::kit::{command, signal, until_there};
 use crate::kit::{cpus, has, largest, refuses, run, start, succeeds, until_two_checkpoints};
+use crate::kit::{in_a_namespace, write_idx};
 
 pub fn trials() -> Vec<Trial> {
     let disk = with_disk("size=64k", "true").is_ok_and(|output| output.status.success());
@@ -207,16 +207,11 @@ fn what_cannot_be_written_costs_nothing_else() -> Result<()> {
 }
 
 /// Runs a script with a small disk, in a mount namespace, in its folder `$DISK`; `$PROGRAM` is `concise`.
-fn with_disk(options: &str, script: &str) -> std::io::Result<std::process::Output> {
+fn with_disk(options: &str, script: &str) -> Result<std::process::Output> {
     let folder = tempfile::tempdir()?;
     let mount = format!("mount -t tmpfs -o {options} none \"$DISK\" || exit 99\n{script}");
-    let program = std::env::current_exe()?;
-    Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &mount])
-        .env("DISK", folder.path())
-        .env("PROGRAM", format!("{} --as concise", program.display()))
-        .stdin(Stdio::null())
-        .output()
+    let mut script = in_a_namespace("concise", &mount)?;
+    Ok(script.env("DISK", folder.path()).output()?)
 }
 
 /// The disk is filled while the run goes on, and emptied when it complains.

@@ -40,18 +40,18 @@ trials![
 const NEWEST: &str = "checkpoint.safetensors";
 
 /// A place for a folder `runs/own`, in which the program is started.
-struct Place(tempfile::TempDir);
+pub struct Place(pub tempfile::TempDir);
 
 impl Place {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         Ok(Self(tempfile::tempdir()?))
     }
 
-    fn run_folder(&self) -> PathBuf {
+    pub fn run_folder(&self) -> PathBuf {
         self.0.path().join("runs/own")
     }
 
-    fn command(&self, args: &str) -> Result<Command> {
+    pub fn command(&self, args: &str) -> Result<Command> {
         let mut command = command("goes_on", args)?;
         command.current_dir(self.0.path()).stdin(Stdio::null());
         Ok(command)
@@ -70,22 +70,12 @@ impl Place {
     }
 
     /// What the program says at its end; it has to end well.
-    fn to_the_end(&self, args: &str) -> Result<Said> {
-        let (status, stdout, stderr) = ended(self.output(args)?)?;
-        ensure!(status == 0, "{args}: {status}\n{stdout}{stderr}");
-        let result = stdout.lines().filter(|line| !line.starts_with("epoch "));
-        Ok(Said {
-            epochs: stdout
-                .lines()
-                .filter(|line| line.starts_with("epoch "))
-                .count(),
-            result: result.collect::<Vec<_>>().join("\n"),
-            notes: stderr,
-        })
+    pub fn to_the_end(&self, args: &str) -> Result<Said> {
+        Said::of(self.output(args)?).with_context(|| args.to_owned())
     }
 
     /// The program ends well, and its result is this.
-    fn ends_with(&self, args: &str, expected: &str) -> Result<Said> {
+    pub fn ends_with(&self, args: &str, expected: &str) -> Result<Said> {
         let said = self.to_the_end(args)?;
         ensure!(
             said.result == expected,
@@ -138,12 +128,28 @@ impl Place {
 }
 
 /// What the program said.
-struct Said {
+pub struct Said {
     /// How many lines of epochs.
     epochs: usize,
     /// The history of the epochs, how often each example was seen, and what tells the bits of all state.
-    result: String,
+    pub result: String,
     notes: String,
+}
+
+impl Said {
+    /// It has to have ended well.
+    pub fn of(output: Output) -> Result<Self> {
+        let (status, stdout, notes) = ended(output)?;
+        ensure!(status == 0, "{status}\n{stdout}{notes}");
+        let lines = stdout.lines();
+        let (epochs, result): (Vec<&str>, Vec<&str>) =
+            lines.partition(|line| line.starts_with("epoch "));
+        Ok(Self {
+            epochs: epochs.len(),
+            result: result.join("\n"),
+            notes,
+        })
+    }
 }
 
 /// What a run says that nothing disturbs, and how long it takes.
@@ -537,13 +543,8 @@ fn a_full_disk_is_an_error_and_the_checkpoint_stays() -> Result<()> {
          rm runs/filler\n\
          $PROGRAM {args} > result 2> notes || exit 96"
     );
-    let program = std::env::current_exe()?;
-    let status = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
-        .current_dir(place.0.path())
-        .env("PROGRAM", format!("{} --as goes_on", program.display()))
-        .stdin(Stdio::null())
-        .status()?;
+    let mut script = crate::kit::in_a_namespace("goes_on", &script)?;
+    let status = script.current_dir(place.0.path()).status()?;
     let read = |name| fs::read_to_string(place.0.path().join(name)).unwrap_or_default();
     ensure!(
         status.success(),
@@ -582,14 +583,8 @@ fn a_folder_that_cannot_be_written_is_named_with_a_way_out() -> Result<()> {
     let script = "mount --bind runs runs && mount -o remount,bind,ro runs || exit 99\n\
                   $PROGRAM epochs=1 cosine=9 || exit 98\n\
                   $PROGRAM epochs=2 cosine=9";
-    let program = std::env::current_exe()?;
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
-        .current_dir(place.0.path())
-        .env("PROGRAM", format!("{} --as goes_on", program.display()))
-        .stdin(Stdio::null())
-        .output()?;
-    let (status, _, stderr) = ended(output)?;
+    let mut script = crate::kit::in_a_namespace("goes_on", script)?;
+    let (status, _, stderr) = ended(script.current_dir(place.0.path()).output()?)?;
     ensure!(status == 1, "{status}: {stderr}");
     has(&stderr, "Read-only file system")?;
     has(

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 #[cfg(unix)]
 use crate::kit::signal;
-use crate::kit::{has, refuses, run, start, succeeds, times, write_idx};
+use crate::kit::{has, refuses, run, start, succeeds, times, until, until_there, write_idx};
 
 trials![
     killed_at_random_times,
@@ -163,12 +163,7 @@ impl Whole {
 /// Starts a run, and waits for its first checkpoint.
 fn until_it_trains(args: &str, out: &Path) -> Result<Child> {
     let mut child = start("concise", &format!("{args} --out {}", out.display()))?;
-    let start = Instant::now();
-    while !out.join(NEWEST).exists() {
-        let waits = start.elapsed() < Duration::from_secs(100) && child.try_wait()?.is_none();
-        ensure!(waits, "{args}: there is no checkpoint");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until_there(&out.join(NEWEST), &mut child).context(args.to_owned())?;
     Ok(child)
 }
 
@@ -305,12 +300,8 @@ fn killed_after_a_step(folder: &Path) -> Result<()> {
         folder.display()
     );
     let mut child = start("concise", &args)?;
-    let since = Instant::now();
-    while fs::read(&newest).is_ok_and(|now| now == before) {
-        let waits = since.elapsed() < Duration::from_secs(100) && child.try_wait()?.is_none();
-        ensure!(waits, "{args}: there is no new checkpoint");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let is_new = || fs::read(&newest).is_ok_and(|now| now != before);
+    until(is_new, "a new checkpoint", &mut child)?;
     child.kill()?;
     let status = child.wait()?;
     ensure!(

@@ -5,12 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
-use crate::kit::{root, signal};
+use crate::kit::{root, signal, until_there};
 
 trials![
     a_run_goes_on_where_a_host_is_lost,
@@ -66,14 +65,7 @@ fn slurm_starts_the_script_again_after_its_warning() -> Result<()> {
     let place = place(UNTIL_ASKED)?;
     stub(place.path(), "scontrol", "echo \"$@\" > requeued\n")?;
     let mut script = start(place.path(), "slurm.sh", "")?;
-    let begin = Instant::now();
-    while !place.path().join("started").exists() {
-        ensure!(
-            begin.elapsed() < Duration::from_secs(10),
-            "nothing was started"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_there(&place.path().join("started"), &mut script)?;
     signal("-USR1", script.id())?;
     let status = script.wait()?;
     ensure!(status.code() == Some(130), "{status}");

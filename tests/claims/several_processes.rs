@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::a_failing_replica_ends_the_run::VARIABLE;
-use crate::kit::{ended, has, root, signal, succeeds, until_there, until_two_checkpoints};
+use crate::kit::{ended, has, root, signal, succeeds, until, until_there, until_two_checkpoints};
+use crate::ones_own_run_goes_on::{Place, Said};
 
 trials![
     where_replicas_are_changes_no_bit,
@@ -162,14 +163,7 @@ pub fn until_they_train(
     processes: usize,
     mut count: impl FnMut() -> usize,
 ) -> Result<()> {
-    let start = Instant::now();
-    while count() != processes {
-        let ended = job.try_wait()?.is_some();
-        let waits = !ended && start.elapsed() < Duration::from_secs(60);
-        ensure!(waits, "it does not start; ended: {ended}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    until(|| count() == processes, "training", job)
 }
 
 /// Minibatches are made once there is a network.
@@ -370,54 +364,27 @@ pub fn threads_of(pid: u32) -> Vec<String> {
     names.map(|name| name.trim().to_owned()).collect()
 }
 
-const OWN: &str = "goes_on epochs=30 every=3 replicas=3";
+const OWN: &str = "epochs=30 every=3 replicas=3";
 
-/// What a program of a user's own says of its result, without the lines of its epochs.
-fn result(stdout: &str) -> String {
-    let lines = stdout.lines().filter(|line| !line.starts_with("epoch "));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// In one process, in a folder of its own.
-fn own_in_one_process(args: &str) -> Result<String> {
-    let place = tempfile::tempdir()?;
-    own_ends_in_one_process(args, place.path())
-}
-
-fn own_ends_in_one_process(args: &str, place: &Path) -> Result<String> {
-    let [program, rest @ ..] = &as_program(args)?[..] else {
-        bail!("no program")
-    };
-    let output = Command::new(program)
-        .args(rest)
-        .current_dir(place)
-        .output()?;
-    let (status, stdout, stderr) = ended(output)?;
-    ensure!(status == 0, "{status}: {stderr}");
-    Ok(result(&stdout))
-}
-
-/// A job of `goes_on`, in this folder: exit status, stdout, stderr.
-fn own_job(processes: usize, args: &str, place: &Path) -> Result<(i32, String, String)> {
+/// Two or more processes of a user's own program, in a folder.
+fn own_job(processes: usize, args: &str, place: &Place) -> Result<Command> {
     let mut job = mpirun();
-    job.args(of(processes, args)?).current_dir(place);
-    ended(job.output()?)
+    job.args(of(processes, &format!("goes_on {args}"))?);
+    job.current_dir(place.0.path());
+    Ok(job)
 }
 
-fn own_under_mpirun(processes: usize, args: &str, place: &Path) -> Result<String> {
-    let (status, stdout, stderr) = own_job(processes, args, place)?;
-    ensure!(status == 0, "{status}: {stdout}{stderr}");
-    Ok(result(&stdout))
+fn own_under_mpirun(processes: usize, args: &str, place: &Place) -> Result<String> {
+    Ok(Said::of(own_job(processes, args, place)?.output()?)?.result)
 }
 
 /// With `launch`, three replicas in one process, in two and in three.
 fn ones_own_program_has_the_same_bits() -> Result<()> {
     for args in [OWN.to_owned(), format!("{OWN} sync_bn=true epochs=6")] {
-        let expected = own_in_one_process(&args)?;
+        let expected = Place::new()?.to_the_end(&args)?.result;
         has(&expected, "bits ")?;
         for processes in [2, 3] {
-            let place = tempfile::tempdir()?;
-            let said = own_under_mpirun(processes, &args, place.path())?;
+            let said = own_under_mpirun(processes, &args, &Place::new()?)?;
             ensure!(
                 said == expected,
                 "{processes} processes: {said}\n{expected}"
@@ -428,56 +395,46 @@ fn ones_own_program_has_the_same_bits() -> Result<()> {
 }
 
 fn ones_own_program_goes_on_whichever_process_is_killed() -> Result<()> {
-    let expected = own_in_one_process(OWN)?;
+    let expected = Place::new()?.to_the_end(OWN)?.result;
     for rank in [0, 1] {
-        let place = tempfile::tempdir()?;
+        let place = Place::new()?;
         for _ in 0..2 {
-            let mut job = mpirun()
-                .args(of(2, &format!("{OWN} pause=10"))?)
-                .current_dir(place.path())
+            let mut job = own_job(2, &format!("{OWN} pause=10"), &place)?
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()?;
-            until_two_checkpoints(&place.path().join("runs/own"), &mut job)?;
-            while children(job.id()).len() < 2 {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            let id = job.id();
+            until_two_checkpoints(&place.run_folder(), &mut job)?;
+            until(|| children(id).len() >= 2, "second process", &mut job)?;
             std::thread::sleep(Duration::from_millis(300)); // of two seconds
-            signal("-KILL", children(job.id())[rank])?;
+            signal("-KILL", children(id)[rank])?;
             ensure!(!job.wait()?.success(), "the others went on without it");
         }
-        let said = if rank == 0 {
-            own_under_mpirun(2, OWN, place.path())?
+        if rank == 0 {
+            let said = own_under_mpirun(2, OWN, &place)?;
+            ensure!(said == expected, "{said}\n{expected}");
         } else {
-            own_ends_in_one_process(OWN, place.path())?
-        };
-        ensure!(said == expected, "{said}\n{expected}");
+            place.ends_with(OWN, &expected)?;
+        }
     }
     Ok(())
 }
 
 fn ones_own_program_ends_in_order_whichever_process_is_asked() -> Result<()> {
     let args = format!("{OWN} every=100000");
-    let expected = own_in_one_process(&args)?;
+    let expected = Place::new()?.to_the_end(&args)?.result;
     for rank in [0, 1] {
-        let place = tempfile::tempdir()?;
-        let job = mpirun()
-            .args(of(2, &args)?)
-            .current_dir(place.path())
+        let place = Place::new()?;
+        let mut job = own_job(2, &args, &place)?
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
         // an epoch has ended, so all processes train
-        let newest = place.path().join("runs/own/checkpoint.safetensors");
-        let since = Instant::now();
-        while !newest.exists() && since.elapsed() < Duration::from_secs(60) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until_there(&place.run_folder().join("checkpoint.safetensors"), &mut job)?;
         signal("-TERM", children(job.id())[rank])?;
         let (status, _, stderr) = ended(job.wait_with_output()?)?;
         ensure!(status == 0, "{status}: {stderr}");
-        let said = own_ends_in_one_process(&args, place.path())?;
-        ensure!(said == expected, "{said}\n{expected}");
+        place.ends_with(&args, &expected)?;
     }
     Ok(())
 }
@@ -491,15 +448,13 @@ fn only_the_first_process_needs_the_folder() -> Result<()> {
             job.args((i > 0).then_some(":"));
             let place = place.path().display().to_string();
             job.args(["-n", "1", "--wdir", &place])
-                .args(as_program(args)?);
+                .args(as_program(&format!("goes_on {args}"))?);
         }
-        let (status, stdout, stderr) = ended(job.output()?)?;
-        ensure!(status == 0, "{status}: {stderr}");
-        Ok(result(&stdout))
+        Ok(Said::of(job.output()?)?.result)
     };
     run(&format!("{OWN} epochs=7 cosine=90"))?;
     let said = run(OWN)?;
-    let expected = own_in_one_process(OWN)?;
+    let expected = Place::new()?.to_the_end(OWN)?.result;
     ensure!(said == expected, "{said}\n{expected}");
     ensure!(
         fs::read_dir(second.path())?.count() == 0,
@@ -513,10 +468,10 @@ fn an_error_of_ones_own_in_one_process_ends_all() -> Result<()> {
         ("error", "rank 1 has failed: it cannot go on"),
         ("panic", "rank 1 has panicked"),
     ] {
-        let place = tempfile::tempdir()?;
-        let args = format!("{OWN} {how}=1");
+        let place = Place::new()?;
+        let mut job = own_job(2, &format!("{OWN} {how}=1"), &place)?;
         let since = Instant::now();
-        let (status, _, stderr) = own_job(2, &args, place.path())?;
+        let (status, _, stderr) = ended(job.output()?)?;
         ensure!(
             status == if how == "error" { 1 } else { 101 },
             "{how}: {status}\n{stderr}"
@@ -533,20 +488,13 @@ fn an_error_of_ones_own_in_one_process_ends_all() -> Result<()> {
 
 /// Each sees itself alone, as where the launcher belongs to another MPI.
 fn processes_that_do_not_know_each_other_are_refused() -> Result<()> {
-    let place = tempfile::tempdir()?;
-    let [program, rest @ ..] = &as_program(OWN)?[..] else {
-        bail!("no program")
-    };
-    let mut alone = Command::new(program);
-    let alone = alone
-        .args(rest)
-        .current_dir(place.path())
-        .env("PMI_SIZE", "2");
-    let (status, _, stderr) = ended(alone.output()?)?;
+    let place = Place::new()?;
+    let output = place.command(OWN)?.env("PMI_SIZE", "2").output()?;
+    let (status, _, stderr) = ended(output)?;
     ensure!(status == 1, "{status}: {stderr}");
     has(&stderr, "PMI_SIZE is 2, and MPI sees 1")?;
     ensure!(
-        fs::read_dir(place.path())?.count() == 0,
+        fs::read_dir(place.0.path())?.count() == 0,
         "something was written"
     );
     // and without --backend mpi
@@ -570,8 +518,8 @@ fn processes_that_do_not_do_the_same_are_refused() -> Result<()> {
             "processes 0 and 1 train on the same minibatch: net.part(data)",
         ),
     ] {
-        let place = tempfile::tempdir()?;
-        ends(own_job(2, args, place.path())?, 1, words)?;
+        let output = own_job(2, args, &Place::new()?)?.output()?;
+        ends(ended(output)?, 1, words)?;
     }
-    own_in_one_process(&whole).map(drop)
+    Place::new()?.to_the_end(&whole).map(drop)
 }
