@@ -9,6 +9,7 @@ use collective::{Algorithm, GroupOptions, Member, group};
 
 use super::machine::Machine;
 use super::report::Report;
+use crate::bench::train::worst;
 
 const KIB: usize = 256;
 /// 1 KiB, 1 MiB, and the size of a bucket of gradients, as floats.
@@ -38,21 +39,24 @@ pub fn all(machine: &Machine, report: &mut Report) -> Result<()> {
         let of = each(machine.gpus(), Algorithm::Nccl, len)?; // it needs a GPU for each
         // in an order of its own, the same for all
         let same = of.iter().all(|other| other.found == of[0].found);
-        let near = most_apart(&of) < 1e-5;
+        let near = apart(&of) < 1e-5;
         row(report, &format!("nccl, {size}"), &of, same && near)?;
     }
     Ok(())
 }
 
 fn row(report: &mut Report, what: &str, of: &[Summed], is_right: bool) -> Result<()> {
-    let found = format!("at most {:.0e} from the CPU's sum", most_apart(of));
+    let found = format!("at most {:.0e} from the CPU's sum", apart(of));
     report.check(what, &found, is_right)
 }
 
-fn most_apart(of: &[Summed]) -> f32 {
-    of.iter()
-        .map(|of| apart(&of.found, &of.on_the_cpu))
-        .fold(0.0, f32::max)
+/// The largest difference from the CPU's sum, relative to its largest number.
+fn apart(of: &[Summed]) -> f64 {
+    worst(of.iter().map(|of| {
+        let largest = worst(of.on_the_cpu.iter().map(|x| f64::from(x.abs())));
+        let pairs = of.found.iter().zip(&of.on_the_cpu);
+        worst(pairs.map(|(a, b)| f64::from((a - b).abs()))) / largest
+    }))
 }
 
 /// Results of a member.
@@ -89,13 +93,4 @@ fn sum(mut member: Member, device: &Device, len: usize) -> Result<Summed> {
         found: data.to_vec1()?,
         on_the_cpu,
     })
-}
-
-/// The largest difference, relative to the largest number.
-fn apart(found: &[f32], expected: &[f32]) -> f32 {
-    let largest = expected
-        .iter()
-        .fold(0f32, |largest, x| largest.max(x.abs()));
-    let pairs = found.iter().zip(expected);
-    pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest
 }
