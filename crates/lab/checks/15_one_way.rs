@@ -1,12 +1,5 @@
 // The goals of the puzzle of one-way links.
 
-use anyhow::Result;
-use lab::puzzle::{Goal, check as check_schedule};
+const LINKS: [(usize, usize); 4] = [(0, 2), (2, 1), (1, 3), (3, 0)];
 
-use super::exercise::schedule;
-
-pub fn check() -> Result<()> {
-    let links = [(0, 2), (2, 1), (1, 3), (3, 0)];
-    let only = Goal::Only(&|from, to| links.contains(&(from, to)));
-    check_schedule(&schedule(), 4, &[only, Goal::Bytes(1.5)])
-}
+lab::puzzle!(4, [Goal::Only(&|from, to| LINKS.contains(&(from, to))), Goal::Bytes(1.5)]);

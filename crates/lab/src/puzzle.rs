@@ -36,6 +36,17 @@ pub enum Goal<'a> {
     Order(&'a str),
 }
 
+/// The check of a puzzle whose answer is a function `schedule`: so many members, and goals.
+#[macro_export]
+macro_rules! puzzle {
+    ($members:literal, $goals:expr) => {
+        pub fn check() -> anyhow::Result<()> {
+            use $crate::puzzle::Goal;
+            $crate::puzzle::check(&super::exercise::schedule(), $members, &$goals)
+        }
+    };
+}
+
 /// Checks that a schedule is an all-reduce of `members` that reaches all goals.
 ///
 /// # Errors
