@@ -7,9 +7,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dataset::{Data, Options};
@@ -73,15 +72,9 @@ fn child(data: &str) {
         // The synthetic set is there for its source only; a small one will do.
         limit_train: std::env::var("LIMIT").ok().map(|n| n.parse().unwrap()),
         limit_test: Some(200),
-        stop: Some(Arc::default()),
+        stop: std::env::var_os("STOPS").map(|_| until_the_input_ends()),
         ..Options::default()
     };
-    if let (Ok(ms), Some(stop)) = (std::env::var("STOP_AFTER"), options.stop.clone()) {
-        thread::spawn(move || {
-            thread::sleep(Duration::from_millis(ms.parse().unwrap()));
-            stop.store(true, Ordering::Relaxed);
-        });
-    }
     match dataset::load(&options) {
         Ok(data) => {
             let (train, test) = (&data.train, &data.test);
@@ -94,6 +87,17 @@ fn child(data: &str) {
         }
         Err(error) => println!("error: {error:#} (named: {})", options.names_a_source()),
     }
+}
+
+/// A flag that is set when no more can come from stdin.
+fn until_the_input_ends() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let stop = flag.clone();
+    thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        stop.store(true, Ordering::Relaxed);
+    });
+    flag
 }
 
 /// A digest of labels and images.
@@ -279,9 +283,10 @@ mod hub {
     use std::fs;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::process::Stdio;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use sha2::Digest;
 
@@ -641,9 +646,16 @@ mod hub {
     fn a_download_ends_when_it_is_asked_to() -> Result<()> {
         let ((hub, sent), home) = (standing_still(), tempdir()?);
         let mut child = from(&hub, home.path());
-        let output = child.env("STOP_AFTER", "3000").output()?;
-        sent.try_recv()?; // it was in the middle of the file
-        prints(&output, "interrupted while the dataset was loaded")
+        let pipes = child.env("STOPS", "").stdin(Stdio::piped());
+        let child = pipes
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        sent.recv_timeout(Duration::from_secs(30))?; // it is in the middle of the file
+        prints(
+            &child.wait_with_output()?,
+            "interrupted while the dataset was loaded",
+        ) // its input ends
     }
 
     fn a_killed_download_is_not_taken_for_a_file() -> Result<()> {
