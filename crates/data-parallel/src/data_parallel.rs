@@ -22,7 +22,7 @@ use crate::finite::Finite;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
 use crate::place::Place;
 use crate::processes::Processes;
-use crate::replica::{Cores, Memberships, NetworkId, Replica, Shared, Worker, Workers};
+use crate::replica::{Cores, Memberships, NetworkId, Replica, Shared, Twin, Worker, Workers};
 use crate::replication::{ReduceOn, Replication};
 use crate::resumed::Resumed;
 use crate::statistics::Statistics;
@@ -157,9 +157,11 @@ impl DataParallel {
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
+                let twin = (i == 0).then(|| Twin::new(device, move |vb| network(vb)));
                 Replica::new(
                     name,
                     Box::new(built),
+                    twin,
                     state,
                     seed,
                     memberships,

@@ -72,14 +72,19 @@ impl NetworkState {
 
     /// Runs `f`, and then sets the buffers to what they were before.
     pub fn restore_buffers_after<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let buffers = self.buffers().map(|(_, buffer)| buffer);
-        let kept = buffers
-            .map(|buffer| Ok((buffer, buffer.copy()?)))
-            .collect::<Result<Vec<_>>>()?;
-        let result = f()?;
-        kept.iter()
-            .try_for_each(|(buffer, value)| buffer.set(value))?;
-        Ok(result)
+        let kept = self.keep_buffers()?;
+        let result = f();
+        kept.restore()?;
+        result
+    }
+
+    /// The values of all buffers.
+    pub fn keep_buffers(&self) -> Result<Kept<'_>> {
+        let copy = |(name, buffer): &'_ (String, Var)| Ok((name.clone(), buffer.copy()?));
+        Ok(Kept {
+            state: self,
+            buffers: self.buffers().map(copy).collect::<Result<_>>()?,
+        })
     }
 
     fn is_buffer(&self, name: &str) -> bool {
@@ -109,9 +114,42 @@ impl NetworkState {
         &self.entries
     }
 
+    fn of_shape(&self, name: &str, shape: &Shape) -> Result<Tensor> {
+        match self.get(name) {
+            Some(var) if var.shape() == shape => Ok(var.as_tensor().clone()),
+            _ => bail!("the first replica has no {name} of shape {shape:?}"),
+        }
+    }
+
     pub fn get(&self, name: &str) -> Option<&Var> {
         let entry = self.entries.iter().find(|(n, _)| n == name);
         entry.map(|(_, var)| var)
+    }
+}
+
+/// Buffers as they were at some time.
+pub(crate) struct Kept<'a> {
+    state: &'a NetworkState,
+    buffers: Vec<(String, Tensor)>,
+}
+
+impl Kept<'_> {
+    /// A running statistic of batch norm that has another value now.
+    pub fn moved_statistic(&self) -> Option<&str> {
+        let moved = |(name, before): &&(String, Tensor)| {
+            let now = self.state.get(name).filter(|_| is_statistic(name));
+            now.is_some_and(|now| training::compare(name, ["", ""], [before, now]).is_err())
+        };
+        self.buffers.iter().find(moved).map(|(name, _)| &name[..])
+    }
+
+    pub fn restore(&self) -> Result<()> {
+        for (name, value) in &self.buffers {
+            if let Some(buffer) = self.state.get(name) {
+                buffer.set(value)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -127,6 +165,8 @@ pub(crate) enum Origin {
     Drawn(Initializer, Box<Rng>),
     /// Copied from the first replica.
     Copy(NetworkState),
+    /// Other ones than these.
+    Other(NetworkState),
 }
 
 /// Builds a network on `device` and returns it with what it holds.
@@ -244,9 +284,10 @@ impl Origin {
         match self {
             Origin::Drawn(_, rng) if is_buffer => draw(init, shape, rng),
             Origin::Drawn(initializer, rng) => draw(initializer.init(&shape, init), shape, rng),
-            Origin::Copy(first) => match first.get(name) {
-                Some(var) if var.shape() == &shape => Ok(var.as_tensor().clone()),
-                _ => bail!("the first replica has no {name} of shape {shape:?}"),
+            Origin::Copy(first) => first.of_shape(name, &shape),
+            Origin::Other(state) => match state.of_shape(name, &shape)? {
+                value if value.dtype().is_float() => value.affine(1.25, 0.125),
+                value => Ok(value),
             },
         }
     }

@@ -21,6 +21,7 @@ mod refusal;
 mod replica;
 mod shared_buffers;
 mod slot;
+mod twin;
 mod waits;
 mod workers;
 
@@ -32,5 +33,6 @@ pub(crate) use loss::Loss;
 pub(crate) use refusal::Refusal;
 pub(crate) use replica::{Replica, Shared, StepJob};
 pub(crate) use slot::{NamedState, Slot, state_name, state_names};
+pub(crate) use twin::Twin;
 pub(crate) use waits::NetworkId;
 pub(crate) use workers::{Worker, Workers};

@@ -1,5 +1,6 @@
 //! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,6 +19,7 @@ use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::shared_buffers::{check_buffers, share_buffers};
 use super::slot::{Slot, Untrained};
+use super::twin::Twin;
 use crate::batch_tensors::BatchTensors;
 use crate::layers::DropoutPass;
 use crate::network_state::NetworkState;
@@ -27,6 +29,8 @@ use crate::update_rule::StepRule;
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
     net: Box<dyn AnyNetwork>,
+    /// On the first replica of a process, until it has been compared.
+    twin: Cell<Option<Twin>>,
     pub state: NetworkState,
     /// None after an error in a step.
     connections: Option<Connections>,
@@ -99,6 +103,7 @@ impl Replica {
     pub fn new(
         name: &str,
         net: Box<dyn AnyNetwork>,
+        twin: Option<Twin>,
         state: NetworkState,
         seed: u64,
         memberships: Memberships,
@@ -109,6 +114,7 @@ impl Replica {
         let connections = Connections::new(name, memberships, how, &state.device(), &shared.cores)?;
         Ok(Self {
             net,
+            twin: Cell::new(twin),
             state,
             connections: Some(connections),
             how: how.clone(),
@@ -235,6 +241,15 @@ impl Replica {
             step: job.step,
             minibatch: job.minibatches_before,
         };
+        if examples > 0 {
+            let of_shard = matches!(job.loss_over, LossOver::Shard { .. });
+            match &*job.loss {
+                Loss::OfNetwork(loss) if of_shard => self.check_twin(false, |net| {
+                    pass.run(|| loss(net.as_any(), &values(&share.x)?, &share.y)?.eval())
+                })?,
+                _ => self.check_twin(true, |net| outputs_of(net, &share.x))?,
+            }
+        }
         let (losses, outputs) = pass.run(|| {
             if job.checks_gradients {
                 slot.checks.run(examples, || self.losses(job, share))
@@ -261,6 +276,22 @@ impl Replica {
         };
         let loss = losses.sum()?;
         Ok(Some(Written { loss, outputs }))
+    }
+
+    /// Checks once that the network follows its parameters.
+    fn check_twin(
+        &self,
+        in_inference: bool,
+        outputs: impl Fn(&dyn AnyNetwork) -> Result<Tensor>,
+    ) -> Result<()> {
+        let Some(twin) = self.twin.take() else {
+            return Ok(());
+        };
+        let checked = twin.check(&*self.net, &self.state, in_inference, outputs);
+        if checked.is_err() {
+            self.twin.set(Some(twin)); // for the next call
+        }
+        checked
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
@@ -432,7 +463,10 @@ impl Replica {
 
     /// The network's output in inference.
     pub fn infer(&mut self, x: &[Tensor]) -> Result<Tensor> {
-        self.compute(|replica| replica.net.forward_all(&values(x)?, false)?.eval())
+        self.compute(|replica| {
+            replica.check_twin(true, |net| outputs_of(net, x))?;
+            outputs_of(&*replica.net, x)
+        })
     }
 
     fn connections(&self) -> Result<&Connections> {
@@ -458,6 +492,11 @@ const FAILED: &str = "an earlier step failed; build the network anew";
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, or over_minibatch, a \
     network with candle's own operations needs at least 1 on each replica";
+
+/// The network's outputs in inference.
+fn outputs_of(net: &dyn AnyNetwork, x: &[Tensor]) -> Result<Tensor> {
+    net.forward_all(&values(x)?, false)?.eval()
+}
 
 fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
     tensors.iter().map(Value::new).collect()

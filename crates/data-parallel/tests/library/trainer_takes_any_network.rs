@@ -2,7 +2,7 @@
 //! replicas as it does on one.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Module, Tensor, Var};
+use candle_core::{DType, Device, Module, ModuleT, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use data_parallel::functional::{
     Gradients, Network, Value, binary_cross_entropy, candle, cross_entropy, squared_error,
@@ -428,13 +428,12 @@ fn what_would_not_train_is_named() -> Result<()> {
         let dropout = move |x: &Tensor| candle_nn::ops::dropout(&x.apply(&fc)?, 0.5);
         Ok(Sequential::new().add(candle(dropout)))
     })?;
-    let words = "layer other: a variable of shape [3, 8] is no parameter of this network";
+    let words = "the network does not follow its parameters";
     refused(words, |vb| {
         let fc = Linear::new(8, 8, vb.pp("fc"))?;
         let other = Linear::new(8, 3, elsewhere().pp("other"))?;
         Ok(Sequential::new().add(fc).add(other))
     })?;
-    let words = "a variable of shape [3] is no parameter of this network";
     refused(words, |vb| {
         let fc = Linear::new(8, 8, vb.pp("fc"))?;
         let other = candle(candle_nn::linear(8, 3, elsewhere())?);
@@ -448,6 +447,120 @@ fn what_would_not_train_is_named() -> Result<()> {
     let data = || [Ok((x.clone(), y.clone()))];
     let accuracy = evaluate_accuracy(&net, data()).map(drop);
     says("accuracy: y_hat has shape [6, 1], one class", accuracy)
+}
+
+/// A weight that its function computes, or draws, stays as it was in the first moment: where a file is loaded, where the
+/// layer is frozen, and in training.
+#[test]
+fn a_network_follows_its_parameters() -> Result<()> {
+    fn linear(weight: Tensor) -> impl Network {
+        candle(move |x: &Tensor| x.matmul(&weight))
+    }
+    fn weight(vb: &VarBuilder<'_>) -> candle_core::Result<Tensor> {
+        let drawn = candle_nn::init::DEFAULT_KAIMING_NORMAL;
+        vb.get_with_hints((4, 4), "weight", drawn)
+    }
+    type Weight = fn(VarBuilder<'_>) -> candle_core::Result<Tensor>;
+    let doubled: Weight = |vb| weight(&vb)? * 2.0;
+    let copied: Weight = |vb| weight(&vb)?.t()?.contiguous();
+    let of_ones: Weight = |vb| {
+        vb.get_with_hints((4, 4), "weight", candle_nn::init::ONE)?
+            .sqr()
+    };
+    let drawn: Weight = |vb| weight(&vb)?.randn_like(0.0, 1.0);
+    let view: Weight = |vb| weight(&vb)?.t();
+    let constant: Weight = |vb| weight(&vb)?.zeros_like();
+    let says_so = "the network does not follow its parameters";
+    let x = formula_tensor(1, 1.0, &[6, 4])?;
+    let y = formula_tensor(2, 1.0, &[6, 4])?;
+    for (name, of, follows) in [
+        ("doubled", doubled, false),
+        ("copied", copied, false),
+        ("of ones", of_ones, false),
+        ("drawn", drawn, false),
+        ("view", view, true),
+        ("constant", constant, true),
+    ] {
+        for k in [1, 2] {
+            let net =
+                || {
+                    DataParallel::new(&cpus(k), Initializer::Layers, 0, move |vb| {
+                        let layer = linear(of(vb.pp("first"))?);
+                        let head = Linear::new(4, 4, vb.pp("head"))?;
+                        Ok(move |x: &Value, train: bool| {
+                            head.forward(&layer.forward(x, train)?, train)
+                        })
+                    })
+                };
+            let forward = net()?.forward(&x);
+            let frozen = net()?;
+            let mut trainer = Trainer::new(&frozen, squared_error, Sgd::new(0.1))
+                .rate("first", 0.0)?
+                .check_gradients(false);
+            let step = trainer.step(&x, &y);
+            let of_network = net()?;
+            ensure!(
+                follows == forward.is_ok() && follows == step.is_ok(),
+                "{name} on {k}: {forward:?}, {step:?}"
+            );
+            if !follows {
+                says(says_so, forward)?;
+                says(says_so, step)?;
+                let by_metric = evaluate_accuracy(&of_network, [Ok((x.clone(), y.clone()))]);
+                says(says_so, by_metric)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A closure does not know whether it trains, a `ModuleT` does.
+#[test]
+fn inference_moves_no_statistics() -> Result<()> {
+    struct Norm(candle_nn::BatchNorm, candle_nn::Linear);
+    impl ModuleT for Norm {
+        fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
+            x.apply_t(&self.0, train)?.apply(&self.1)
+        }
+    }
+    fn parts(vb: VarBuilder<'_>) -> candle_core::Result<Norm> {
+        let norm = candle_nn::batch_norm(4, 1e-5, vb.pp("norm"))?;
+        Ok(Norm(norm, candle_nn::linear(4, 3, vb.pp("fc"))?))
+    }
+    let closure = |vb: VarBuilder<'_>| {
+        let parts = parts(vb)?;
+        Ok(candle(move |x: &Tensor| parts.forward_t(x, true)))
+    };
+    let x = formula_tensor(1, 1.0, &[6, 4])?;
+    let y = Tensor::from_iter((0..6u32).map(|i| i % 3), &Device::Cpu)?;
+    let words = "the network moves norm.running_mean in inference: a closure does not know";
+    for k in [1, 2] {
+        let net = || DataParallel::new(&cpus(k), Initializer::Layers, 0, closure);
+        let net = net()?;
+        says(words, net.forward(&x))?;
+        says(
+            words,
+            Trainer::new(&net, cross_entropy, Sgd::new(0.1)).step(&x, &y),
+        )?;
+        let module = |vb: VarBuilder<'_>| Ok(candle(parts(vb)?));
+        let net = DataParallel::new(&cpus(k), Initializer::Layers, 0, module)?;
+        net.forward(&x)?;
+    }
+    Ok(())
+}
+
+/// What draws numbers in each call cannot be compared.
+#[test]
+fn a_network_that_draws_in_each_call_is_not_refused() -> Result<()> {
+    let noisy = |vb: VarBuilder<'_>| {
+        let head = candle_nn::linear(4, 4, vb)?;
+        Ok(candle(move |x: &Tensor| {
+            head.forward(&(x + x.randn_like(0.0, 1.0)?)?)
+        }))
+    };
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, noisy)?;
+    net.forward(&formula_tensor(1, 1.0, &[6, 4])?)?;
+    Ok(())
 }
 
 /// The loss moves each example by the sign of its gradient. With the check of gradients this is an error, which says how
