@@ -28,8 +28,8 @@ pub struct Replication {
     pub overlap: bool,
     /// True if batch norm takes its statistics over the whole minibatch. That is so for
     /// [`layers::BatchNorm2d`](crate::layers::BatchNorm2d) and the norms of `functional`. The norms of
-    /// candle-nn take the statistics of one replica's part. A network without a norm of this crate or of
-    /// `functional` does not train: its step is an error.
+    /// candle-nn take the statistics of one replica's part. So with this setting, a step of a network without a norm of
+    /// this crate or of `functional` is an error.
     ///
     /// Then replicas without an example run the network as well, because the others wait for them. This works
     /// with the operations of `functional`; candle's own need an example on each replica.
