@@ -5,7 +5,7 @@
 //! them up.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
@@ -80,7 +80,7 @@ impl NetworkState {
 
     /// The values of all buffers.
     pub fn keep_buffers(&self) -> Result<Kept<'_>> {
-        let copy = |(name, buffer): &'_ (String, Var)| Ok((name.clone(), buffer.copy()?));
+        let copy = |(name, buffer): &(String, Var)| Ok((name.clone(), buffer.copy()?));
         Ok(Kept {
             state: self,
             buffers: self.buffers().map(copy).collect::<Result<_>>()?,
@@ -130,13 +130,13 @@ impl NetworkState {
 /// Buffers as they were at some time.
 pub(crate) struct Kept<'a> {
     state: &'a NetworkState,
-    buffers: Vec<(String, Tensor)>,
+    buffers: BTreeMap<String, Tensor>,
 }
 
 impl Kept<'_> {
     /// A running statistic of batch norm that has another value now.
     pub fn moved_statistic(&self) -> Option<&str> {
-        let moved = |(name, before): &&(String, Tensor)| {
+        let moved = |(name, before): &(&String, &Tensor)| {
             let now = self.state.get(name).filter(|_| is_statistic(name));
             now.is_some_and(|now| training::compare(name, ["", ""], [before, now]).is_err())
         };

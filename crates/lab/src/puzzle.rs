@@ -36,7 +36,7 @@ pub enum Goal<'a> {
     Order(&'a str),
 }
 
-/// The check of a puzzle whose answer is a function `schedule`: so many members, and goals.
+/// The check of a puzzle whose answer is a function `schedule`: the number of members, and the goals.
 #[macro_export]
 macro_rules! puzzle {
     ($members:literal, $goals:expr) => {

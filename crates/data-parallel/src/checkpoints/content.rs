@@ -186,21 +186,6 @@ fn checked(
     if let Some((this, other)) = training::difference(&own_settings, saved_settings) {
         return Err(other_settings(path, &this, &other));
     }
-    let mut present = text(PRESENT)?.lines();
-    let mut checked = Vec::new();
-    for (trainer, mut state) in trainers.iter().zip(states) {
-        let line = present.next();
-        let line = line.context("there are no settings of a trainer")?;
-        let settings = PresentSettings::from_line(line, trainer)?;
-        let sums = state.remove(LOSSES).context("there are no losses");
-        let [losses, epoch_losses] = losses_of(&sums?)?;
-        checked.push(OfTrainer {
-            state: trainer.check_state(&state, settings.trained())?,
-            settings,
-            losses,
-            epoch_losses,
-        });
-    }
     let mut progress = Progress::read(text(POSITION)?, text(HISTORY)?)?;
     let data = text(DATA)?
         .split(BETWEEN_DATA)
@@ -216,13 +201,36 @@ fn checked(
     notes.extend(of_another_version(text(VERSION)?));
     Ok(GoesOn {
         network,
-        trainers: checked,
+        trainers: of_trainers(trainers, states, text(PRESENT)?)?,
         own,
         progress,
         split: split_of(text(SPLIT)?, net)?,
         algorithms: settings::pairs(text(ALGORITHMS)?),
         notes,
     })
+}
+
+/// The states of the trainers, and their `present` settings, a line each.
+fn of_trainers(
+    trainers: &[&mut Trainer],
+    states: Vec<BTreeMap<String, Tensor>>,
+    present: &str,
+) -> Result<Vec<OfTrainer>> {
+    let mut present = present.lines();
+    let with_states = trainers.iter().zip(states);
+    let checked = with_states.map(|(trainer, mut state)| {
+        let no_settings = "there are no settings of a trainer";
+        let settings = PresentSettings::from_line(present.next().context(no_settings)?, trainer)?;
+        let sums = state.remove(LOSSES).context("there are no losses")?;
+        let [losses, epoch_losses] = losses_of(&sums)?;
+        Ok(OfTrainer {
+            state: trainer.check_state(&state, settings.trained())?,
+            settings,
+            losses,
+            epoch_losses,
+        })
+    });
+    checked.collect()
 }
 
 /// The weights of a split, for a network.

@@ -26,3 +26,12 @@ pub(crate) enum Loss {
 
 type OfOutputs = dyn Fn(&Value, &Tensor) -> Result<Value> + Send + Sync;
 type OfNetwork = dyn Fn(&dyn Any, &[Value], &[Tensor]) -> Result<Value> + Send + Sync;
+
+/// The network's outputs in inference.
+pub(crate) fn outputs_of(net: &dyn AnyNetwork, x: &[Tensor]) -> Result<Tensor> {
+    net.forward_all(&values(x)?, false)?.eval()
+}
+
+pub(crate) fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
+    tensors.iter().map(Value::new).collect()
+}

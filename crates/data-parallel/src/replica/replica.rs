@@ -1,8 +1,7 @@
 //! One replica of a network, and a step as it takes it (steps 0 and 3 of the chapter `seven-diffs`).
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
@@ -14,7 +13,8 @@ use super::cores::Cores;
 use super::examples::{
     Gathering, LossOver, all_examples, check_each_alone, check_losses, own_losses,
 };
-use super::loss::{AnyNetwork, Loss};
+use super::job::{ShardResult, StepJob, Trained};
+use super::loss::{AnyNetwork, Loss, outputs_of, values};
 use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::shared_buffers::{check_buffers, share_buffers};
@@ -24,13 +24,12 @@ use crate::batch_tensors::BatchTensors;
 use crate::layers::DropoutPass;
 use crate::network_state::NetworkState;
 use crate::replication::Replication;
-use crate::update_rule::StepRule;
 
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
     net: Box<dyn AnyNetwork>,
-    /// On the first replica of a process, until it has been compared.
-    twin: Cell<Option<Twin>>,
+    /// On the first replica of a process.
+    twin: Option<Twin>,
     pub state: NetworkState,
     /// None after an error in a step.
     connections: Option<Connections>,
@@ -50,46 +49,6 @@ pub(crate) struct Shared {
     pub cores: Arc<Cores>,
     /// True if no other process has replicas of this network.
     pub one_process: bool,
-}
-
-/// What all replicas need to know of a minibatch.
-pub(crate) struct StepJob {
-    pub loss: Arc<Loss>,
-    pub loss_over: LossOver,
-    pub rule: StepRule,
-    /// The number of the trainer among those of the network.
-    pub trainer: usize,
-    /// The steps before this one.
-    pub step: usize,
-    /// The minibatches of this step before this one.
-    pub minibatches_before: usize,
-    /// What the sums of this step are divided by if this is its last minibatch; otherwise the gradients wait.
-    pub step_with: Option<f64>,
-    /// True if gradients of candle's operations are compared with finite differences, where they are new.
-    pub checks_gradients: bool,
-    /// True if numbers that are not finite are errors.
-    pub checks_numbers: bool,
-    /// Set where a replica cannot compute, before it hands in its last gradients: then no replica takes the step.
-    pub dropped: AtomicBool,
-}
-
-/// What a replica computed of its part of a minibatch.
-pub(crate) struct ShardResult {
-    /// The sum of the losses of its examples.
-    pub loss: Tensor,
-    /// The outputs of the network; none where the loss is a function of the network.
-    pub outputs: Option<Tensor>,
-    /// The first of its targets.
-    pub labels: Option<Tensor>,
-}
-
-/// What came of a minibatch on one replica.
-#[derive(Default)]
-pub(crate) struct Trained {
-    /// None for a replica without an example, and where another replica could not write the step down.
-    pub shard: Option<ShardResult>,
-    /// Why no step was taken: what the sums have shown, on all replicas the same.
-    pub refused: Option<Refusal>,
 }
 
 /// A minibatch that is written down and not yet computed.
@@ -114,7 +73,7 @@ impl Replica {
         let connections = Connections::new(name, memberships, how, &state.device(), &shared.cores)?;
         Ok(Self {
             net,
-            twin: Cell::new(twin),
+            twin,
             state,
             connections: Some(connections),
             how: how.clone(),
@@ -241,13 +200,19 @@ impl Replica {
             step: job.step,
             minibatch: job.minibatches_before,
         };
-        if examples > 0 {
+        if examples > 0
+            && let Some(twin) = &self.twin
+        {
             let of_shard = matches!(job.loss_over, LossOver::Shard { .. });
             match &*job.loss {
-                Loss::OfNetwork(loss) if of_shard => self.check_twin(false, |net| {
-                    pass.run(|| loss(net.as_any(), &values(&share.x)?, &share.y)?.eval())
+                Loss::OfNetwork(loss) if of_shard => {
+                    twin.check(&*self.net, &self.state, false, |net| {
+                        pass.run(|| loss(net.as_any(), &values(&share.x)?, &share.y)?.eval())
+                    })?
+                }
+                _ => twin.check(&*self.net, &self.state, true, |net| {
+                    outputs_of(net, &share.x)
                 })?,
-                _ => self.check_twin(true, |net| outputs_of(net, &share.x))?,
             }
         }
         let (losses, outputs) = pass.run(|| {
@@ -276,22 +241,6 @@ impl Replica {
         };
         let loss = losses.sum()?;
         Ok(Some(Written { loss, outputs }))
-    }
-
-    /// Checks once that the network follows its parameters.
-    fn check_twin(
-        &self,
-        in_inference: bool,
-        outputs: impl Fn(&dyn AnyNetwork) -> Result<Tensor>,
-    ) -> Result<()> {
-        let Some(twin) = self.twin.take() else {
-            return Ok(());
-        };
-        let checked = twin.check(&*self.net, &self.state, in_inference, outputs);
-        if checked.is_err() {
-            self.twin.set(Some(twin)); // for the next call
-        }
-        checked
     }
 
     /// The losses of all examples, and the outputs if the loss is a function of them.
@@ -464,8 +413,11 @@ impl Replica {
     /// The network's output in inference.
     pub fn infer(&mut self, x: &[Tensor]) -> Result<Tensor> {
         self.compute(|replica| {
-            replica.check_twin(true, |net| outputs_of(net, x))?;
-            outputs_of(&*replica.net, x)
+            let Self { net, state, .. } = replica;
+            if let Some(twin) = &replica.twin {
+                twin.check(&**net, state, true, |net| outputs_of(net, x))?;
+            }
+            outputs_of(&**net, x)
         })
     }
 
@@ -492,15 +444,6 @@ const FAILED: &str = "an earlier step failed; build the network anew";
 /// candle's operations forget on what a tensor without elements depends.
 const NO_EXAMPLE: &str = "this replica got no example of the minibatch; with synchronized batch norm, or over_minibatch, a \
     network with candle's own operations needs at least 1 on each replica";
-
-/// The network's outputs in inference.
-fn outputs_of(net: &dyn AnyNetwork, x: &[Tensor]) -> Result<Tensor> {
-    net.forward_all(&values(x)?, false)?.eval()
-}
-
-fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
-    tensors.iter().map(Value::new).collect()
-}
 
 /// `computed`; an error of a replica without an example says so.
 fn explained<T>(computed: Result<T>, examples: usize) -> Result<T> {

@@ -1,7 +1,9 @@
-//! Whether a network follows its parameters. What its function computes of a variable while it builds the network, such as
-//! a fused or a normalized weight, does not: it stays as it was in all steps, and when a file is loaded. So a second
+//! A check that a network follows its parameters. A tensor that its function computes of a variable while it builds the
+//! network, such as a fused or a normalized weight, stays as it was in all steps, and when a file is loaded. So a second
 //! network is built from other numbers, gets the same ones afterwards, and has to compute the same. Nor may a network move
 //! running statistics in inference.
+
+use std::cell::Cell;
 
 use candle_core::{Device, Result, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -11,28 +13,35 @@ use functional::Network;
 use super::loss::AnyNetwork;
 use crate::network_state::{NetworkState, Origin, build};
 
-/// How the second network is built.
-pub(crate) struct Twin(Box<dyn Fn(&NetworkState) -> Result<Box<dyn AnyNetwork>>>);
+/// The second network.
+pub(crate) struct Twin {
+    build: Box<dyn Fn(&NetworkState) -> Result<Box<dyn AnyNetwork>>>,
+    /// True as soon as it was compared, and was right.
+    is_done: Cell<bool>,
+}
 
 impl Twin {
     pub fn new<N: Network + 'static>(
         device: Device,
         network: impl Fn(VarBuilder<'_>) -> Result<N> + 'static,
     ) -> Self {
-        Self(Box::new(move |state| {
+        let build = move |state: &NetworkState| {
             let (twin, of_twin) = build(&device, Origin::Other(state.clone()), &network)?;
             for (name, var) in of_twin.all() {
                 if let Some(value) = state.get(name) {
                     var.set(value)?;
                 }
             }
-            Ok(Box::new(twin))
-        }))
+            Ok(Box::new(twin) as Box<dyn AnyNetwork>)
+        };
+        Self {
+            build: Box::new(build),
+            is_done: Cell::new(false),
+        }
     }
 
     /// An error if the second network has other outputs than `net`, or if `net` moves running statistics `in_inference`. A
-    /// network whose own outputs are not the same twice is not compared, and errors come again where the outputs are
-    /// needed.
+    /// network whose own outputs are not the same twice is not compared.
     pub fn check(
         &self,
         net: &dyn AnyNetwork,
@@ -40,6 +49,9 @@ impl Twin {
         in_inference: bool,
         outputs: impl Fn(&dyn AnyNetwork) -> Result<Tensor>,
     ) -> Result<()> {
+        if self.is_done.get() {
+            return Ok(());
+        }
         let before = state.keep_buffers()?;
         let own = outputs(net);
         let moved = before.moved_statistic().filter(|_| in_inference);
@@ -50,14 +62,17 @@ impl Twin {
              calls the norm with `train`",
             moved.unwrap_or_default()
         );
+        let Ok(own) = own else {
+            return Ok(()); // the outputs are not there either
+        };
         let others = || {
             let again = state.restore_buffers_after(|| outputs(net))?;
-            Ok::<_, candle_core::Error>([again, outputs(&*(self.0)(state)?)?])
+            Ok::<_, candle_core::Error>([again, outputs(&*(self.build)(state)?)?])
         };
-        let (Ok(own), Ok([again, of_twin])) = (own, others()) else {
-            return Ok(());
-        };
-        if are_alike(&own, &again)? && !are_alike(&own, &of_twin)? {
+        if let Ok([again, of_twin]) = others()
+            && are_alike(&own, &again)?
+            && !are_alike(&own, &of_twin)?
+        {
             bail!(
                 "the network does not follow its parameters: built once more by the same function, with the same \
                  parameters, it has other outputs. What the function computes from a weight or draws while it builds the \
@@ -65,6 +80,7 @@ impl Twin {
                  it where the network is called, or ask `vb` for it"
             )
         }
+        self.is_done.set(true);
         Ok(())
     }
 }

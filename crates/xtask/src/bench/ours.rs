@@ -112,8 +112,8 @@ pub fn with_step(
 /// The project's version and candle's.
 pub fn version() -> String {
     let lock = include_str!("../../../../Cargo.lock");
-    let candle = lock.split_once("name = \"candle-core\"\nversion = \"");
-    let candle = candle.and_then(|(_, rest)| rest.split('"').next());
+    let entry = lock.split_once("name = \"candle-core\"\nversion = \"");
+    let candle = entry.and_then(|(_, rest)| rest.split('"').next());
     let version = env!("CARGO_PKG_VERSION");
     format!("ours {version} on candle {}", candle.unwrap_or("?"))
 }
