@@ -53,7 +53,7 @@ pub fn trials() -> Vec<Trial> {
 fn has_pytorchs_losses(name: &str, make: Make, dims: &[usize]) -> Result<()> {
     let all = theirs(include_str!("../pytorch/public_networks.json"));
     let theirs = &all[name];
-    for k in [1, 2] {
+    for k in [1, 2, 3] {
         let net = network(k, name, make)?;
         ensure!(theirs["parameters"] == net.num_parameters(), "{name}");
         let losses = losses(&net, name, dims)?;

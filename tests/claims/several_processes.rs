@@ -276,7 +276,7 @@ fn a_job_that_is_asked_to_end_leaves_a_checkpoint() -> Result<()> {
     })?;
     let folder = tempfile::tempdir()?;
     let run = folder.path().join("run");
-    asked_to_end("-TERM", &format!("{WAITS} 5"), LONG, &run)?;
+    asked_to_end("-TERM", &format!("{WAITS} 30"), LONG, &run)?;
     ensure!(run.join("model.safetensors").is_file(), "it was killed");
     Ok(())
 }
