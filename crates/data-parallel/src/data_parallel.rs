@@ -91,7 +91,8 @@ pub(crate) struct NetworkType {
 
 impl DataParallel {
     /// Builds `network` on each device of `place`: a list of devices, or the [`World`](crate::World) of
-    /// [`launch`](crate::launch). The weights are drawn once, from `seed`, and copied to all.
+    /// [`launch`](crate::launch). The weights are drawn once, from `seed`, and copied to all. In the first call of the network
+    /// it is built once more, for a check that its outputs follow the parameters.
     ///
     /// In several processes the replicas of process 0 come first, then those of process 1; they may have different
     /// numbers of them. A process trains on its part of each minibatch, as [`part`](Self::part) makes it. Where the
@@ -157,7 +158,10 @@ impl DataParallel {
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
                 let (built, state) = build(&device, origin, |vb| network(vb))?;
-                let twin = (i == 0).then(|| Twin::new(device, move |vb| network(vb)));
+                let twin = match i {
+                    0 => Twin::new(device, move |vb| network(vb)),
+                    _ => Twin::default(),
+                };
                 Replica::new(
                     name,
                     Box::new(built),

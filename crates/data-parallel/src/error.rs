@@ -87,7 +87,7 @@ impl From<Error> for candle_core::Error {
     }
 }
 
-/// What became of a step that failed, or that processes which train together differ: then all of them return the error.
+/// The kind of an error: what became of a failed step, or that the processes differ, which is an error in all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Refused,

@@ -79,9 +79,11 @@ pub fn evaluate<M: Minibatches, const N: usize>(
 /// # Errors
 /// In all processes, if it is an error in one of them, or they have divided different data.
 pub(crate) fn in_all_processes<T>(net: &DataParallel, evaluated: Result<T>) -> Result<T> {
-    let mut failed = [f64::from(u8::from(evaluated.is_err()))];
-    net.processes.sum(&mut failed)?;
-    if failed[0] > 0.0 {
+    let failed = [f64::from(u8::from(evaluated.is_err()))];
+    let all = net
+        .processes
+        .gather_numbers("ends of an evaluation", &failed)?;
+    if all.iter().any(|failed| failed[0] > 0.0) {
         return Err(net.processes.why(evaluated.err())?);
     }
     let settings = net.take_shared_settings();

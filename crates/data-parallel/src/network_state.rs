@@ -137,7 +137,8 @@ impl Kept<'_> {
     /// A running statistic of batch norm that has another value now.
     pub fn moved_statistic(&self) -> Option<&str> {
         let moved = |(name, before): &(&String, &Tensor)| {
-            let now = self.state.get(name).filter(|_| is_statistic(name));
+            let is_statistic = is_statistic(name) && !self.state.has_rule(name);
+            let now = self.state.get(name).filter(|_| is_statistic);
             now.is_some_and(|now| training::compare(name, ["", ""], [before, now]).is_err())
         };
         self.buffers.iter().find(moved).map(|(name, _)| &name[..])
@@ -286,11 +287,19 @@ impl Origin {
             Origin::Drawn(initializer, rng) => draw(initializer.init(&shape, init), shape, rng),
             Origin::Copy(first) => first.of_shape(name, &shape),
             Origin::Other(state) => match state.of_shape(name, &shape)? {
-                value if value.dtype().is_float() => value.affine(1.25, 0.125),
+                value if value.dtype().is_float() => other_numbers(&value),
                 value => Ok(value),
             },
         }
     }
+}
+
+/// Each of them changes by another number, and positive ones stay positive.
+fn other_numbers(value: &Tensor) -> Result<Tensor> {
+    let n = value.elem_count();
+    let step = 0.25 / n.max(1) as f64;
+    let ramp = Tensor::arange(0f32, n as f32, value.device())?.affine(step, 0.125)?;
+    value.affine(1.25, 0.0)? + ramp.reshape(value.shape())?.to_dtype(value.dtype())?
 }
 
 impl Initializer {

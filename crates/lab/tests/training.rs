@@ -1,4 +1,5 @@
-//! The five functions together: the solutions are `scratch`, and what is wrong in one of them shows.
+//! The five functions together: the solutions are `scratch`, and what is wrong in a step, in the copies or in the accuracy
+//! shows.
 
 use std::process::Command;
 use std::slice::from_ref;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use candle_core::{Error, Result, Tensor};
 use collective::Member;
-use devices::{Context, ensure, or_panic};
+use devices::{Context, bail, ensure, or_panic};
 use functional::{BackwardOptions, Value, each_example_alone, not_finite_sum};
 
 use super::connections::{Connections, GradientSums, Memberships};
@@ -28,8 +28,9 @@ use crate::replication::Replication;
 /// The network on one device, as its thread sees it.
 pub(crate) struct Replica {
     net: Box<dyn AnyNetwork>,
-    /// On the first replica of a process.
-    twin: Option<Twin>,
+    twin: Twin,
+    /// True after the first outputs in inference.
+    has_inferred: bool,
     pub state: NetworkState,
     /// None after an error in a step.
     connections: Option<Connections>,
@@ -62,7 +63,7 @@ impl Replica {
     pub fn new(
         name: &str,
         net: Box<dyn AnyNetwork>,
-        twin: Option<Twin>,
+        twin: Twin,
         state: NetworkState,
         seed: u64,
         memberships: Memberships,
@@ -74,6 +75,7 @@ impl Replica {
         Ok(Self {
             net,
             twin,
+            has_inferred: false,
             state,
             connections: Some(connections),
             how: how.clone(),
@@ -200,21 +202,6 @@ impl Replica {
             step: job.step,
             minibatch: job.minibatches_before,
         };
-        if examples > 0
-            && let Some(twin) = &self.twin
-        {
-            let of_shard = matches!(job.loss_over, LossOver::Shard { .. });
-            match &*job.loss {
-                Loss::OfNetwork(loss) if of_shard => {
-                    twin.check(&*self.net, &self.state, false, |net| {
-                        pass.run(|| loss(net.as_any(), &values(&share.x)?, &share.y)?.eval())
-                    })?
-                }
-                _ => twin.check(&*self.net, &self.state, true, |net| {
-                    outputs_of(net, &share.x)
-                })?,
-            }
-        }
         let (losses, outputs) = pass.run(|| {
             if job.checks_gradients {
                 slot.checks.run(examples, || self.losses(job, share))
@@ -222,6 +209,15 @@ impl Replica {
                 self.losses(job, share)
             }
         })?;
+        if let Some(outputs) = &outputs
+            && examples > 0
+        {
+            let own = || self.state.restore_buffers_after(|| outputs.eval());
+            let of_twin = |net: &dyn AnyNetwork| {
+                pass.run(|| net.forward_all(&values(&share.x)?, true)?.eval())
+            };
+            self.twin.check(&*self.net, &self.state, own, of_twin)?;
+        }
         let losses = match &job.loss_over {
             LossOver::Shard { checked } => {
                 check_losses(&losses, examples)?;
@@ -413,11 +409,23 @@ impl Replica {
     /// The network's output in inference.
     pub fn infer(&mut self, x: &[Tensor]) -> Result<Tensor> {
         self.compute(|replica| {
-            let Self { net, state, .. } = replica;
-            if let Some(twin) = &replica.twin {
-                twin.check(&**net, state, true, |net| outputs_of(net, x))?;
+            let net = &*replica.net;
+            let first = || replica.state.keep_buffers();
+            let before = (!replica.has_inferred).then(first).transpose()?;
+            let y_hat = outputs_of(net, x)?;
+            if let Some(before) = before
+                && let Some(name) = before.moved_statistic()
+            {
+                before.restore()?;
+                bail!(
+                    "the network moves {name} in inference: a closure does not know whether it trains; give `candle` a \
+                     ModuleT, which calls the norm with `train`"
+                )
             }
-            outputs_of(&**net, x)
+            let outputs = |net: &dyn AnyNetwork| outputs_of(net, x);
+            replica.twin.check(net, &replica.state, || Ok(y_hat.clone()), outputs)?;
+            replica.has_inferred = true;
+            Ok(y_hat)
         })
     }
 

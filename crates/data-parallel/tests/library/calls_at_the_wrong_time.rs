@@ -1,7 +1,7 @@
 //! A network that is asked by its own loss, while another thread trains it, or by a network that it asks, answers or gives
 //! an error. Nothing waits for ever, and nothing is a mixture of two steps.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -74,10 +74,8 @@ fn networks_that_ask_each_other_do_not_wait_for_ever() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[6, 4])?;
     let asking = |net: &DataParallel, other: &DataParallel, meet: Option<Arc<Barrier>>| {
         let other = other.clone();
-        let meet = Mutex::new(meet);
         trainer(net, move |net, x, y| {
-            // in the first call, because an error ends the others
-            if let Some(meet) = meet.lock().unwrap().take() {
+            if let Some(meet) = &meet {
                 meet.wait();
             }
             squared_error(&net.forward(&x[0], true)?, &other.forward(&y[0])?)

@@ -54,6 +54,9 @@ pub fn differences<'a>(
     b: &[(String, Tensor)],
 ) -> Result<Vec<(&'a str, f32)>> {
     let floats = |tensor: &Tensor| tensor.to_dtype(DType::F32);
+    let names = |state: &[(String, Tensor)]| state.iter().map(|(name, _)| name.clone()).collect();
+    let names: [Vec<String>; 2] = [names(a), names(b)];
+    ensure!(names[0] == names[1] && !a.is_empty(), "{names:?}");
     let pairs = a.iter().zip(b);
     let differences = pairs.map(|((name, a), (_, b))| {
         let apart = largest_difference(&floats(a)?, &floats(b)?)?;
@@ -70,7 +73,7 @@ pub fn near(what: &str, a: &[(String, Tensor)], b: &[(String, Tensor)], limit: f
     Ok(())
 }
 
-/// Gives the parameters of a network, but those of some layers, the numbers of the formula with this standard deviation.
+/// Sets all parameters, except those of some layers, to numbers of the formula with this standard deviation.
 pub fn draw(net: &DataParallel, std: f64, as_they_are: &[&str]) -> Result<()> {
     let mut state = net.state_dict()?;
     let is_drawn = |name: &str| !as_they_are.contains(&name.split('.').next().unwrap_or(name));
