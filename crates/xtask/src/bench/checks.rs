@@ -32,14 +32,14 @@ fn measure(
     k: usize,
     network: fn(VarBuilder<'_>) -> Result<Sequential>,
 ) -> anyhow::Result<()> {
-    let net = DataParallel::new(&devices(k)?, Initializer::Layers, 0, network)?;
-    let trainer = || Trainer::new(&net, smoothed, Sgd::new(0.01));
-    let mut unchecked = trainer().check_gradients(false);
     let (x, y) = minibatch(work::Network::Lenet, 64)?;
     let mut first = Vec::new();
     let mut ordinary = Vec::new();
     let mut without = Vec::new();
     for _ in 0..ROUNDS {
+        let net = DataParallel::new(&devices(k)?, Initializer::Layers, 0, network)?;
+        let trainer = || Trainer::new(&net, smoothed, Sgd::new(0.01));
+        let mut unchecked = trainer().check_gradients(false);
         let mut checked = trainer();
         first.push(milliseconds(|| checked.step(&x, &y))?);
         for _ in 0..10 {
