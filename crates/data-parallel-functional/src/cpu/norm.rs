@@ -12,7 +12,7 @@
 use crate::cpu::activation::{mask, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
-use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two, for_each_chunk_with};
+use crate::cpu::threads::{for_each_chunk, for_each_chunk_with};
 use crate::descriptors::norm::Norm;
 use crate::kernel::{Cpu, Kernel};
 use crate::statistics::{Moments, Sums, batch_statistics, gradient_through_statistics, inv_std};
@@ -111,8 +111,8 @@ fn combine(sums: &[f32], rows: impl Fn(usize) -> usize + Sync, c: usize) -> Mome
     let mut squares = vec![0f64; c];
     for_each_chunk_with(
         &mut mean,
-        [&mut squares],
         STRIP,
+        [(&mut squares, STRIP)],
         |strip, mean, [squares]| {
             let first = strip * STRIP;
             for (i, block) in each() {
@@ -323,17 +323,12 @@ impl Channels<'_> {
         let c = self.mean.len();
         let size = BLOCK * c;
         let mut blocks = Buffer::new(x.len().div_ceil(size.max(1)) * 2 * c);
-        for_each_chunk_of_two(
-            InChunks {
-                data: &mut blocks,
-                chunk: 2 * c,
-            },
-            InChunks {
-                data: dy,
-                chunk: size,
-            },
+        for_each_chunk_with(
+            &mut blocks,
+            2 * c,
+            [(dy, size)],
             #[inline(always)]
-            |i, block, dy| {
+            |i, block, [dy]| {
                 if let Some(y) = masked {
                     mask(&y[i * size..], dy);
                 }
@@ -397,17 +392,12 @@ impl Channels<'_> {
     fn dx(&self, x: &[f32], dy: &mut [f32], dx: &mut [f32], shift: &[f32], stretch: &[f32]) {
         let c = self.mean.len();
         let size = BLOCK * c;
-        for_each_chunk_of_two(
-            InChunks {
-                data: dx,
-                chunk: size,
-            },
-            InChunks {
-                data: dy,
-                chunk: size,
-            },
+        for_each_chunk_with(
+            dx,
+            size,
+            [(dy, size)],
             #[inline(always)]
-            |i, dx, dy| {
+            |i, dx, [dy]| {
                 for (j, dx) in dx.chunks_mut(c).enumerate() {
                     dx.copy_from_slice(&dy[j * c..][..dx.len()]);
                     self.dx_of(&x[i * size + j * c..], dx, shift, stretch);

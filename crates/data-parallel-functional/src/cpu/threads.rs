@@ -39,32 +39,33 @@ pub(crate) fn for_each_chunk<T: Send>(
 ) {
     for_each_chunk_with(
         out,
-        [],
         chunk,
+        [],
         #[inline(always)]
         |i, part, []| work(i, part),
     );
 }
 
-/// Like [`for_each_chunk`], with the same elements of N other slices of its length.
+/// Like [`for_each_chunk`], with the i-th chunks of N other slices, each with the length of its chunks. All slices have
+/// equally many.
 pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
     out: &mut [T],
-    others: [&mut [T]; N],
     chunk: usize,
+    others: [(&mut [T], usize); N],
     work: impl Fn(usize, &mut [T], [&mut [T]; N]) + Sync,
 ) {
-    assert!(others.iter().all(|other| other.len() == out.len()));
-    let chunk = chunk.max(1);
-    let out = Disjoint::new(out);
-    let others = others.map(Disjoint::new);
-    for_each(out.len().div_ceil(chunk), |i| {
-        let len = chunk.min(out.len() - i * chunk);
-        // Safety: task i alone has the elements from i * chunk to (i + 1) * chunk of each slice, and runs once.
-        let part = unsafe { out.part(i * chunk, len) };
+    let out = Chunks::new(out, chunk);
+    let others = others.map(|(slice, chunk)| Chunks::new(slice, chunk));
+    let tasks = out.count();
+    assert!(
+        others.iter().all(|other| other.count() == tasks),
+        "chunks of all slices"
+    );
+    for_each(tasks, |i| {
+        // Safety: task i alone has chunk i of each slice, and runs once.
+        let part = unsafe { out.get(i) };
         // Safety: as above.
-        let parts = others
-            .each_ref()
-            .map(|other| unsafe { other.part(i * chunk, len) });
+        let parts = others.each_ref().map(|other| unsafe { other.get(i) });
         vectorized(
             #[inline(always)]
             || work(i, part, parts),
@@ -72,36 +73,32 @@ pub(crate) fn for_each_chunk_with<T: Send, const N: usize>(
     });
 }
 
-/// A slice, of which each task gets one chunk of this many elements; the last one may have fewer.
-pub(crate) struct InChunks<'a> {
-    pub data: &'a mut [f32],
-    pub chunk: usize,
+/// A slice in chunks of equal length; the last may be shorter.
+struct Chunks<'a, T> {
+    all: Disjoint<'a, T>,
+    chunk: usize,
 }
 
-/// Like [`for_each_chunk`] over two slices of equally many chunks.
-pub(crate) fn for_each_chunk_of_two(
-    a: InChunks<'_>,
-    b: InChunks<'_>,
-    work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
-) {
-    let chunk_a = a.chunk.max(1);
-    let chunk_b = b.chunk.max(1);
-    let chunks = a.data.len().div_ceil(chunk_a);
-    let of_b = b.data.len().div_ceil(chunk_b);
-    assert_eq!(chunks, of_b, "chunks of two slices");
-    let all_of_a = Disjoint::new(a.data);
-    let all_of_b = Disjoint::new(b.data);
-    for_each(chunks, |i| {
-        let len = |all: usize, chunk: usize| chunk.min(all - i * chunk);
-        // Safety: as in `for_each_chunk_with`, in each of the two slices.
-        let a = unsafe { all_of_a.part(i * chunk_a, len(all_of_a.len(), chunk_a)) };
-        // Safety: as above.
-        let b = unsafe { all_of_b.part(i * chunk_b, len(all_of_b.len(), chunk_b)) };
-        vectorized(
-            #[inline(always)]
-            || work(i, a, b),
-        );
-    });
+impl<'a, T> Chunks<'a, T> {
+    fn new(slice: &'a mut [T], chunk: usize) -> Self {
+        Self {
+            all: Disjoint::new(slice),
+            chunk: chunk.max(1),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.all.len.div_ceil(self.chunk)
+    }
+
+    /// # Safety
+    /// While a chunk lives, no caller may take it again.
+    #[expect(clippy::mut_from_ref, reason = "the caller answers for that")]
+    unsafe fn get(&self, i: usize) -> &mut [T] {
+        let first = i * self.chunk;
+        // Safety: chunks do not overlap, and the caller takes each once.
+        unsafe { self.all.part(first, self.chunk.min(self.all.len - first)) }
+    }
 }
 
 /// A slice that several tasks write to, each a part of its own.

@@ -6,7 +6,7 @@ use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
 use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, Grad, Pass};
-use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two};
+use crate::cpu::threads::{for_each_chunk, for_each_chunk_with};
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{D, DType, Error, Result, Tensor, bail};
@@ -361,17 +361,12 @@ impl Kernel<Cpu> for AttentionKernel {
         let len = y.len() / example.max(1) * self.heads * of_head;
         check_room(len)?;
         let mut weights = Buffer::new(len);
-        for_each_chunk_of_two(
-            InChunks {
-                data: y,
-                chunk: example,
-            },
-            InChunks {
-                data: &mut weights,
-                chunk: self.heads * of_head,
-            },
+        for_each_chunk_with(
+            y,
+            example,
+            [(&mut weights, self.heads * of_head)],
             #[inline(always)]
-            |i, y, weights| {
+            |i, y, [weights]| {
                 let mut result = vec![0.; self.tokens * self.size()];
                 for (head, weights) in weights.chunks_exact_mut(of_head).enumerate() {
                     let [query, key, value] = [0, 1, 2].map(|part| self.matrix(x, i, part, head));

@@ -3,7 +3,7 @@
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::{add, sum_of_chunks};
-use crate::cpu::threads::{InChunks, for_each_chunk_of_two};
+use crate::cpu::threads::for_each_chunk_with;
 use crate::descriptors::args;
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
@@ -127,17 +127,12 @@ impl Kernel<Cpu> for GroupNorm {
         let bias = x[2];
         let example = self.pixels * c;
         let mut statistics = Buffer::new(y.len() / example * 2 * c);
-        for_each_chunk_of_two(
-            InChunks {
-                data: y,
-                chunk: example,
-            },
-            InChunks {
-                data: &mut statistics,
-                chunk: 2 * c,
-            },
+        for_each_chunk_with(
+            y,
+            example,
+            [(&mut statistics, 2 * c)],
             #[inline(always)]
-            |i, y, statistics| {
+            |i, y, [statistics]| {
                 let x = &x[0][i * example..][..example];
                 let mean = self.means(x, add);
                 let mut scale = self.means(
@@ -169,17 +164,12 @@ impl Kernel<Cpu> for GroupNorm {
         let weight = at.x[1];
         let example = self.pixels * c;
         let mut sums = Buffer::new(dy.len() / example * 2 * c);
-        for_each_chunk_of_two(
-            InChunks {
-                data: &mut dy,
-                chunk: example,
-            },
-            InChunks {
-                data: &mut sums,
-                chunk: 2 * c,
-            },
+        for_each_chunk_with(
+            &mut dy,
+            example,
+            [(&mut sums, 2 * c)],
             #[inline(always)]
-            |i, dy, sums| {
+            |i, dy, [sums]| {
                 let x = &at.x[0][i * example..][..example];
                 let (mean, scale) = at.saved[0][i * 2 * c..][..2 * c].split_at(c);
                 sums.fill(0.);

@@ -4,7 +4,7 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::sum;
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::sum_of_chunks;
-use crate::cpu::threads::{InChunks, for_each_chunk_of_two};
+use crate::cpu::threads::for_each_chunk_with;
 use crate::descriptors::args;
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
@@ -87,17 +87,12 @@ impl Kernel<Cpu> for LayerNorm {
         let weight = x[1];
         let bias = x[2];
         let mut statistics = Buffer::new(y.len() / c * 2);
-        for_each_chunk_of_two(
-            InChunks {
-                data: y,
-                chunk: BLOCK * c,
-            },
-            InChunks {
-                data: &mut statistics,
-                chunk: BLOCK * 2,
-            },
+        for_each_chunk_with(
+            y,
+            BLOCK * c,
+            [(&mut statistics, BLOCK * 2)],
             #[inline(always)]
-            |i, y, statistics| {
+            |i, y, [statistics]| {
                 let x = x[0][i * BLOCK * c..].chunks_exact(c);
                 let rows = y.chunks_exact_mut(c).zip(x);
                 for ((y, x), of_row) in rows.zip(statistics.chunks_exact_mut(2)) {
@@ -127,17 +122,12 @@ impl Kernel<Cpu> for LayerNorm {
         let x = at.x[0];
         let weight = at.x[1];
         let mut sums = Buffer::zeros(dy.len().div_ceil(BLOCK * c) * 2 * c);
-        for_each_chunk_of_two(
-            InChunks {
-                data: &mut dy,
-                chunk: BLOCK * c,
-            },
-            InChunks {
-                data: &mut sums,
-                chunk: 2 * c,
-            },
+        for_each_chunk_with(
+            &mut dy,
+            BLOCK * c,
+            [(&mut sums, 2 * c)],
             #[inline(always)]
-            |i, dy, sums| {
+            |i, dy, [sums]| {
                 let (dw, db) = sums.split_at_mut(c);
                 let x = x[i * BLOCK * c..].chunks_exact(c);
                 let rows = dy.chunks_exact_mut(c).zip(x);

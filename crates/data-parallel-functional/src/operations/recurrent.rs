@@ -11,7 +11,7 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, multiply, product};
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::column_sums;
-use crate::cpu::threads::{InChunks, for_each_chunk, for_each_chunk_of_two, for_each_chunk_with};
+use crate::cpu::threads::{for_each_chunk, for_each_chunk_with};
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{D, Result, Tensor, bail};
@@ -312,17 +312,12 @@ impl Kernel<Cpu> for Recurrent {
         let weight = transposed(x[2], h);
         let mut kept = Buffer::new(rows * self.cell.kept() * h);
         let of_task = self.examples(rows / self.steps.max(1)) * self.steps;
-        for_each_chunk_of_two(
-            InChunks {
-                data: y,
-                chunk: of_task * h,
-            },
-            InChunks {
-                data: &mut kept,
-                chunk: of_task * self.cell.kept() * h,
-            },
+        for_each_chunk_with(
+            y,
+            of_task * h,
+            [(&mut kept, of_task * self.cell.kept() * h)],
             #[inline(always)]
-            |i, y, kept| self.forward_of(x, &of_inputs[i * of_task * gates..], &weight, y, kept),
+            |i, y, [kept]| self.forward_of(x, &of_inputs[i * of_task * gates..], &weight, y, kept),
         );
         Ok(vec![kept])
     }
@@ -336,8 +331,8 @@ impl Kernel<Cpu> for Recurrent {
         let of_task = self.examples(rows / self.steps.max(1)) * self.steps;
         for_each_chunk_with(
             &mut of_inputs,
-            [&mut of_hidden],
             of_task * gates,
+            [(&mut of_hidden, of_task * gates)],
             #[inline(always)]
             |i, of_inputs, [of_hidden]| {
                 self.backward_of(&at, i * of_task, &dy, of_inputs, of_hidden);

@@ -4,7 +4,7 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::sum;
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::sum_of_chunks;
-use crate::cpu::threads::{InChunks, for_each_chunk_of_two};
+use crate::cpu::threads::for_each_chunk_with;
 use crate::descriptors::args;
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
@@ -71,17 +71,12 @@ impl Kernel<Cpu> for RmsNorm {
         let c = self.features;
         let weight = x[1];
         let mut scales = Buffer::new(y.len() / c);
-        for_each_chunk_of_two(
-            InChunks {
-                data: y,
-                chunk: BLOCK * c,
-            },
-            InChunks {
-                data: &mut scales,
-                chunk: BLOCK,
-            },
+        for_each_chunk_with(
+            y,
+            BLOCK * c,
+            [(&mut scales, BLOCK)],
             #[inline(always)]
-            |i, y, scales| {
+            |i, y, [scales]| {
                 let x = x[0][i * BLOCK * c..].chunks_exact(c);
                 for ((y, x), scale) in y.chunks_exact_mut(c).zip(x).zip(scales) {
                     let squares = sum(
@@ -104,17 +99,12 @@ impl Kernel<Cpu> for RmsNorm {
         let x = at.x[0];
         let weight = at.x[1];
         let mut sums = Buffer::zeros(dy.len().div_ceil(BLOCK * c) * c);
-        for_each_chunk_of_two(
-            InChunks {
-                data: &mut dy,
-                chunk: BLOCK * c,
-            },
-            InChunks {
-                data: &mut sums,
-                chunk: c,
-            },
+        for_each_chunk_with(
+            &mut dy,
+            BLOCK * c,
+            [(&mut sums, c)],
             #[inline(always)]
-            |i, dy, dw| {
+            |i, dy, [dw]| {
                 let x = x[i * BLOCK * c..].chunks_exact(c);
                 let rows = dy.chunks_exact_mut(c).zip(x);
                 for ((dy, x), scale) in rows.zip(&at.saved[0][i * BLOCK..]) {

@@ -57,8 +57,8 @@ fn run<const N: usize>(
     };
     for_each_chunk_with(
         param,
-        state,
         PART,
+        state.map(|values| (values, PART)),
         #[inline(always)]
         |i, param, mut state: [&mut [f32]; N]| {
             let sum = &sum[i * PART..][..param.len()];
