@@ -1,10 +1,10 @@
 //! The linear layer on the CPU: matrix products in blocks, so that replicas on threads of their own do not fight for the
 //! cores as candle's `matmul` makes them.
 
-use crate::cpu::activation::{mask_all, positive};
+use crate::cpu::activation::{inlined, map, mask_all, positive};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gemm::{Matrix, product};
-use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::column_sums;
 use crate::cpu::threads::for_each_chunk;
 use crate::descriptors::linear::Linear;
@@ -37,12 +37,7 @@ impl Kernel<Cpu> for Linear {
         let input = Matrix::new(x[0], self.batch, self.features);
         product(y, bias.is_some(), input, self.weight(x[1]).t());
         if self.relu {
-            for_each_chunk(
-                y,
-                CHUNK,
-                #[inline(always)]
-                |_, y| y.iter_mut().for_each(|v| *v = positive(*v)),
-            );
+            map(y, [], inlined!(|y, []| positive(y)));
         }
         Ok(vec![])
     }

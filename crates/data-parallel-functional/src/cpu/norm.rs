@@ -330,7 +330,9 @@ impl Channels<'_> {
             #[inline(always)]
             |i, block, [dy]| {
                 if let Some(y) = masked {
-                    mask(&y[i * size..], dy);
+                    for (dy, y) in dy.iter_mut().zip(&y[i * size..]) {
+                        *dy = mask(*dy, *y);
+                    }
                 }
                 let (dw, db) = block.split_at_mut(c);
                 let x = &x[i * size..][..dy.len()];

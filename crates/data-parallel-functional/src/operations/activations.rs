@@ -1,9 +1,9 @@
-//! Functions of each element: sigmoid, tanh, SiLU, ReLU6 and the limits of a range.
+//! Functions of each element: sigmoid, tanh, SiLU, GELU, the limits of a range, ReLU6 among them, and x · scale + shift.
 
+use crate::cpu::activation::{inlined, map};
 use crate::cpu::buffer::Buffer;
-use crate::cpu::exp::{sigmoid, tanh};
-use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
-use crate::cpu::threads::for_each_chunk;
+use crate::cpu::exp::{normal, sigmoid, tanh};
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{Result, Tensor, bail};
@@ -57,6 +57,23 @@ impl Value {
         self.self_contained("silu", Activation::Silu, &[], self.dims())
     }
 
+    /// x · Φ(x) of each element, where Φ is the distribution function of the normal distribution: PyTorch's `nn.GELU()`.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Tensor};
+    /// # use data_parallel_functional::Value;
+    /// let x = Tensor::new(&[-1f32, 0., 1.], &Device::Cpu)?;
+    /// let y = Value::new(&x)?.gelu()?.eval()?.to_vec1::<f32>()?;
+    /// assert!((y[0] + 0.15866).abs() < 1e-5 && y[1] == 0. && (y[2] - 0.84134).abs() < 1e-5);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where it is not f32.
+    pub fn gelu(&self) -> Result<Self> {
+        self.self_contained("gelu", Activation::Gelu, &[], self.dims())
+    }
+
     /// Each element, at least 0 and at most 6: PyTorch's `nn.ReLU6()`, whose gradient is 0 at both ends.
     ///
     /// ```
@@ -70,7 +87,12 @@ impl Value {
     /// # Errors
     /// Where it is not f32.
     pub fn relu6(&self) -> Result<Self> {
-        self.self_contained("relu6", Activation::Relu6, &[], self.dims())
+        let clamp = Activation::Clamp {
+            least: 0.,
+            most: 6.,
+            is_open: true,
+        };
+        self.self_contained("relu6", clamp, &[], self.dims())
     }
 
     /// Each element, at least `least` and at most `most`: PyTorch's `torch.clamp`, whose gradient at both ends is that of
@@ -90,19 +112,34 @@ impl Value {
         if least > most || least.is_nan() || most.is_nan() {
             bail!("clamp: from {least} to {most}, expected a range")
         }
-        let clamp = Activation::Clamp { least, most };
+        let clamp = Activation::Clamp {
+            least,
+            most,
+            is_open: false,
+        };
         self.self_contained("clamp", clamp, &[], self.dims())
     }
 }
 
 /// A function of each element.
 #[derive(Debug, Clone, Copy)]
-enum Activation {
+pub(super) enum Activation {
     Sigmoid,
     Tanh,
     Silu,
-    Relu6,
-    Clamp { least: f32, most: f32 },
+    /// x · Φ(x), where Φ is the distribution function of the normal distribution.
+    Gelu,
+    Clamp {
+        least: f32,
+        most: f32,
+        /// True if the gradient is 0 at both ends.
+        is_open: bool,
+    },
+    /// x · scale + shift.
+    Affine {
+        scale: f32,
+        shift: f32,
+    },
 }
 
 impl SelfContained for Activation {
@@ -112,20 +149,25 @@ impl SelfContained for Activation {
 
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let x = &x[0];
-        let inside =
-            |is_inside: Tensor, limited: Tensor| is_inside.where_cond(x, &limited.detach());
         match *self {
             Self::Sigmoid => sigmoid_of(x),
             Self::Tanh => x.tanh(),
             Self::Silu => x * sigmoid_of(x)?,
-            Self::Relu6 => {
-                let is_inside = (x.gt(0.)? * x.lt(6.)?)?;
-                inside((is_inside + x.ne(x)?)?, x.clamp(0., 6.)?)
+            Self::Gelu => x.gelu_erf(),
+            Self::Clamp {
+                least,
+                most,
+                is_open,
+            } => {
+                let is_inside = if is_open {
+                    (x.gt(least)? * x.lt(most)?)?
+                } else {
+                    (x.ge(least)? * x.le(most)?)?
+                };
+                let limited = x.clamp(least, most)?.detach();
+                (is_inside + x.ne(x)?)?.where_cond(x, &limited)
             }
-            Self::Clamp { least, most } => {
-                let is_inside = (x.ge(least)? * x.le(most)?)?;
-                inside((is_inside + x.ne(x)?)?, x.clamp(least, most)?)
-            }
+            Self::Affine { scale, shift } => x.affine(f64::from(scale), f64::from(shift)),
         }
     }
 }
@@ -135,64 +177,60 @@ pub(super) fn sigmoid_of(x: &Tensor) -> Result<Tensor> {
     (x * 0.5)?.tanh()?.affine(0.5, 0.5)
 }
 
-/// Calls `f` with each element of `y` and that of `x`, and writes what it returns to `y`.
-fn map(y: &mut [f32], x: &[f32], f: impl Fn(f32, f32) -> f32 + Sync) {
-    for_each_chunk(
-        y,
-        CHUNK,
-        #[inline(always)]
-        |i, y| {
-            for (y, x) in y.iter_mut().zip(&x[i * CHUNK..]) {
-                *y = f(*y, *x);
-            }
-        },
-    );
-}
-
-/// A function of two numbers that is compiled into its loop.
-macro_rules! inline {
-    ($f:expr) => {
-        #[inline(always)]
-        $f
-    };
-}
-
 impl Kernel<Cpu> for Activation {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let x = x[0];
+        let x = [x[0]];
         match *self {
-            Self::Sigmoid => map(y, x, inline!(|_, x| sigmoid(x))),
-            Self::Tanh => map(y, x, inline!(|_, x| tanh(x))),
-            Self::Silu => map(y, x, inline!(|_, x| x * sigmoid(x))),
-            Self::Relu6 => map(y, x, inline!(|_, x: f32| x.clamp(0., 6.))),
-            Self::Clamp { least, most } => map(y, x, inline!(|_, x: f32| x.clamp(least, most))),
+            Self::Sigmoid => map(y, x, inlined!(|_, [x]| sigmoid(x))),
+            Self::Tanh => map(y, x, inlined!(|_, [x]| tanh(x))),
+            Self::Silu => map(y, x, inlined!(|_, [x]| x * sigmoid(x))),
+            Self::Gelu => map(y, x, inlined!(|_, [x]| x * normal(x).0)),
+            Self::Clamp { least, most, .. } => {
+                map(y, x, inlined!(|_, [x]: [f32; 1]| x.clamp(least, most)));
+            }
+            Self::Affine { scale, shift } => map(y, x, inlined!(|_, [x]| x * scale + shift)),
         }
         Ok(vec![])
     }
 
     fn backward(&self, _: &Pass, at: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        let x = at.x[0];
+        let d = &mut dy[..];
+        let x = [at.x[0]];
+        let y = [at.y];
         match *self {
-            Self::Sigmoid => map(&mut dy, at.y, inline!(|dy, y| dy * y * (1. - y))),
-            Self::Tanh => map(&mut dy, at.y, inline!(|dy, y| dy * (1. - y * y))),
+            Self::Sigmoid => map(d, y, inlined!(|dy, [y]| dy * y * (1. - y))),
+            Self::Tanh => map(d, y, inlined!(|dy, [y]| dy * (1. - y * y))),
             Self::Silu => map(
-                &mut dy,
+                d,
                 x,
-                inline!(|dy, x| {
+                inlined!(|dy, [x]| {
                     let y = sigmoid(x);
                     dy * y * (1. + x * (1. - y))
                 }),
             ),
-            Self::Relu6 => map(
-                &mut dy,
+            Self::Gelu => map(
+                d,
                 x,
-                inline!(|dy, x| if x <= 0. || x >= 6. { 0. } else { dy }),
+                inlined!(|dy, [x]| {
+                    let (below, density) = normal(x);
+                    dy * (below + x * density)
+                }),
             ),
-            Self::Clamp { least, most } => map(
-                &mut dy,
+            Self::Clamp {
+                least,
+                most,
+                is_open: true,
+            } => map(
+                d,
                 x,
-                inline!(|dy, x| if x < least || x > most { 0. } else { dy }),
+                inlined!(|dy, [x]| if x <= least || x >= most { 0. } else { dy }),
             ),
+            Self::Clamp { least, most, .. } => map(
+                d,
+                x,
+                inlined!(|dy, [x]| if x < least || x > most { 0. } else { dy }),
+            ),
+            Self::Affine { scale, .. } => map(d, [], inlined!(|dy, []| dy * scale)),
         }
         dx[0].give(dy);
         Ok(())

@@ -1,8 +1,9 @@
 //! Differences of two values, and a value with numbers.
 
+use super::activations::Activation;
+use crate::cpu::activation::{inlined, map};
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
-use crate::cpu::threads::for_each_chunk;
+use crate::cpu::gradient::{At, Grad, Pass};
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
 use candle_core::{Result, Tensor};
@@ -22,7 +23,8 @@ impl Value {
     /// # Errors
     /// Where it is not f32.
     pub fn affine(&self, scale: f32, shift: f32) -> Result<Self> {
-        self.self_contained("affine", Affine { scale, shift }, &[], self.dims())
+        let affine = Activation::Affine { scale, shift };
+        self.self_contained("affine", affine, &[], self.dims())
     }
 }
 
@@ -54,55 +56,6 @@ impl Sub for &Value {
     }
 }
 
-/// x · scale + shift.
-#[derive(Debug, Clone, Copy)]
-struct Affine {
-    scale: f32,
-    shift: f32,
-}
-
-impl SelfContained for Affine {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
-    fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
-        x[0].affine(f64::from(self.scale), f64::from(self.shift))
-    }
-}
-
-impl Kernel<Cpu> for Affine {
-    fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        let Self { scale, shift } = *self;
-        for_each_chunk(
-            y,
-            CHUNK,
-            #[inline(always)]
-            |i, y| {
-                for (y, x) in y.iter_mut().zip(&x[0][i * CHUNK..]) {
-                    *y = x * scale + shift;
-                }
-            },
-        );
-        Ok(vec![])
-    }
-
-    fn backward(&self, _: &Pass, _: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
-        scale(&mut dy, self.scale);
-        dx[0].give(dy);
-        Ok(())
-    }
-}
-
-fn scale(values: &mut [f32], by: f32) {
-    for_each_chunk(
-        values,
-        CHUNK,
-        #[inline(always)]
-        |_, values| values.iter_mut().for_each(|value| *value *= by),
-    );
-}
-
 /// x − other.
 #[derive(Debug, Clone, Copy)]
 struct Difference;
@@ -119,24 +72,14 @@ impl SelfContained for Difference {
 
 impl Kernel<Cpu> for Difference {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        for_each_chunk(
-            y,
-            CHUNK,
-            #[inline(always)]
-            |i, y| {
-                let both = x[0][i * CHUNK..].iter().zip(&x[1][i * CHUNK..]);
-                for (y, (x, other)) in y.iter_mut().zip(both) {
-                    *y = x - other;
-                }
-            },
-        );
+        map(y, [x[0], x[1]], inlined!(|_, [x, other]| x - other));
         Ok(vec![])
     }
 
     fn backward(&self, _: &Pass, _: At<'_, '_>, mut dy: Buffer, dx: &mut [Grad]) -> Result<()> {
         dx[0].add(&dy);
         if dx[1].wanted() {
-            scale(&mut dy, -1.);
+            map(&mut dy, [], inlined!(|dy, []| -dy));
             dx[1].give(dy);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Products and sums of a value and a smaller one, which is repeated; and products of two values of one shape.
 
+use crate::cpu::activation::{self, inlined};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::sum;
 use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
@@ -296,15 +297,7 @@ impl Kernel<Cpu> for Broadcast {
         let len = at.x[1].len();
         if dx[1].wanted() && self.multiplies {
             let mut product = Buffer::new(dy.len());
-            for_each_chunk(
-                &mut product,
-                CHUNK,
-                #[inline(always)]
-                |i, product| {
-                    let first = i * CHUNK;
-                    map(product, &dy[first..], &at.x[0][first..], |dy, x| dy * x);
-                },
-            );
+            activation::map(&mut product, [&dy, at.x[0]], inlined!(|_, [dy, x]| dy * x));
             let of_all = len == product.len();
             dx[1].give(if of_all {
                 product

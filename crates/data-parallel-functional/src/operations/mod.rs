@@ -12,7 +12,6 @@ mod cat;
 mod conv_transpose2d;
 mod dropout;
 mod embedding;
-mod gelu;
 mod group_norm;
 mod grouped_conv2d;
 mod layer_norm;
