@@ -66,10 +66,7 @@ pub(crate) trait Observer {
 pub(crate) struct Cpu;
 
 /// An operation that has a kernel on the CPU, and that candle computes on any other device.
-pub(crate) trait SelfContained {
-    /// The CPU's kernel.
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>>;
-
+pub(crate) trait SelfContained: Kernel<Cpu> {
     /// The result, from the inputs. candle differentiates it as well.
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor>;
 }
@@ -95,10 +92,10 @@ pub(crate) trait Backend: Sized + 'static {
     fn stream(device: &Device, least: usize) -> Result<Self::Stream>;
 
     /// The kernel of `op`. None if it is a fused operation that needs several kernels here, or if candle computes it.
-    fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>>;
+    fn kernel(op: Op) -> Result<Option<Rc<dyn Kernel<Self>>>>;
 
     /// The kernel that converts numbers to another type.
-    fn cast(to: Self::Element) -> Box<dyn Kernel<Self>>;
+    fn cast(to: Self::Element) -> Rc<dyn Kernel<Self>>;
 
     /// Memory for `len` numbers of any value: the caller writes them before it reads them.
     fn alloc(stream: &Self::Stream, element: Self::Element, len: usize) -> Result<Self::Buffer>;

@@ -13,6 +13,7 @@ use crate::memory::tensors::{self, TensorMemory};
 use crate::settings::precision::arithmetic;
 use candle_core::{Device, Result, Storage, Tensor, bail};
 use std::ops::Range;
+use std::rc::Rc;
 
 impl Backend for Cpu {
     type Buffer = Buffer;
@@ -28,26 +29,26 @@ impl Backend for Cpu {
         check_room(least)
     }
 
-    fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>> {
+    fn kernel(op: Op) -> Result<Option<Rc<dyn Kernel<Self>>>> {
         Ok(Some(match op {
-            Op::Transpose(op) => Box::new(op),
-            Op::Relu(op) => Box::new(op),
-            Op::Add(op) => Box::new(op),
-            Op::Average(op) => Box::new(op),
-            Op::Maximum(op) => Box::new(op),
-            Op::GlobalAverage(op) => Box::new(op),
-            Op::Linear(op) => Box::new(op),
-            Op::Norm(op) => Box::new(op),
+            Op::Transpose(op) => Rc::new(op),
+            Op::Relu(op) => Rc::new(op),
+            Op::Add(op) => Rc::new(op),
+            Op::Average(op) => Rc::new(op),
+            Op::Maximum(op) => Rc::new(op),
+            Op::GlobalAverage(op) => Rc::new(op),
+            Op::Linear(op) => Rc::new(op),
+            Op::Norm(op) => Rc::new(op),
             Op::Convolution(op) => return Ok(convolution(op)),
-            Op::CrossEntropy(op) => Box::new(op),
-            Op::Sum(op) => Box::new(op),
-            Op::Mean(op) => Box::new(op),
-            Op::SelfContained(op) => op.on_cpu(),
+            Op::CrossEntropy(op) => Rc::new(op),
+            Op::Sum(op) => Rc::new(op),
+            Op::Mean(op) => Rc::new(op),
+            Op::SelfContained(op) => op,
             Op::Detach | Op::Gather(_) | Op::Candle(_) => return Ok(None),
         }))
     }
 
-    fn cast(_: ()) -> Box<dyn Kernel<Self>> {
+    fn cast(_: ()) -> Rc<dyn Kernel<Self>> {
         unreachable!("the CPU has one type")
     }
 
@@ -167,13 +168,13 @@ impl Open {
 }
 
 /// The algorithm for a convolution.
-fn convolution(op: Convolution) -> Option<Box<dyn Kernel<Cpu>>> {
+fn convolution(op: Convolution) -> Option<Rc<dyn Kernel<Cpu>>> {
     if let Some(pooled) = Pooled::new(&op).filter(|_| arithmetic().winograd) {
-        return Some(Box::new(pooled));
+        return Some(Rc::new(pooled));
     }
     if let Some(one_channel) = OneChannel::new(&op) {
-        return Some(Box::new(one_channel));
+        return Some(Rc::new(one_channel));
     }
     (op.pool == 1)
-        .then(|| Box::new(ConvolutionKernel::new(op.geometry, op.relu)) as Box<dyn Kernel<Cpu>>)
+        .then(|| Rc::new(ConvolutionKernel::new(op.geometry, op.relu)) as Rc<dyn Kernel<Cpu>>)
 }

@@ -17,6 +17,7 @@ use crate::memory::bucket::BucketMemory;
 use crate::settings::precision::{Precision, arithmetic};
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 impl Backend for Cuda {
@@ -39,7 +40,7 @@ impl Backend for Cuda {
         }
     }
 
-    fn kernel(op: Op) -> Result<Option<Box<dyn Kernel<Self>>>> {
+    fn kernel(op: Op) -> Result<Option<Rc<dyn Kernel<Self>>>> {
         Ok(Some(match op {
             Op::Transpose(op) => narrow(op, |_| true),
             Op::Relu(op) => narrow(op, |_| true),
@@ -48,7 +49,7 @@ impl Backend for Cuda {
             Op::Maximum(op) => narrow(op, |_| true),
             Op::GlobalAverage(op) => narrow(op, |_| true),
             // matrix products are f32: they are few, and exact
-            Op::Linear(op) => Box::new(op),
+            Op::Linear(op) => Rc::new(op),
             Op::Norm(op) => {
                 let shortcut = op.shortcut;
                 narrow(op, move |n| n == 0 || (n == 3 && shortcut))
@@ -59,19 +60,19 @@ impl Backend for Cuda {
                 } else if has_bf16(&op.geometry) {
                     narrow(op, |n| n == 0)
                 } else {
-                    Box::new(op)
+                    Rc::new(op)
                 }
             }
-            Op::CrossEntropy(op) => Box::new(op),
-            Op::Sum(op) => Box::new(op),
-            Op::Mean(op) => Box::new(op),
+            Op::CrossEntropy(op) => Rc::new(op),
+            Op::Sum(op) => Rc::new(op),
+            Op::Mean(op) => Rc::new(op),
             // candle computes them here
             Op::SelfContained(_) | Op::Detach | Op::Gather(_) | Op::Candle(_) => return Ok(None),
         }))
     }
 
-    fn cast(to: Element) -> Box<dyn Kernel<Self>> {
-        Box::new(Cast(to))
+    fn cast(to: Element) -> Rc<dyn Kernel<Self>> {
+        Rc::new(Cast(to))
     }
 
     fn alloc(stream: &Arc<Stream>, element: Element, len: usize) -> Result<Block> {
@@ -175,10 +176,10 @@ fn has_bf16(g: &Geometry) -> bool {
 fn narrow(
     kernel: impl Kernel<Cuda> + 'static,
     inputs: impl Fn(usize) -> bool + 'static,
-) -> Box<dyn Kernel<Cuda>> {
+) -> Rc<dyn Kernel<Cuda>> {
     match arithmetic().precision {
-        Precision::Bf16 => Box::new(Narrow { kernel, inputs }),
-        _ => Box::new(kernel),
+        Precision::Bf16 => Rc::new(Narrow { kernel, inputs }),
+        _ => Rc::new(kernel),
     }
 }
 

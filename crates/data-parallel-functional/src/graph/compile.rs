@@ -73,7 +73,7 @@ enum Then<B: Backend> {
 
 /// An entry whose inputs may have no places yet.
 struct Chosen<B: Backend> {
-    kernel: Box<dyn Kernel<B>>,
+    kernel: Rc<dyn Kernel<B>>,
     inputs: Vec<Value>,
     /// Elements of the result.
     len: usize,
@@ -220,10 +220,10 @@ impl<B: Backend> Compiler<B> {
 
     /// The entry of one operation; none if it is a fused one without a kernel here.
     fn single(op: &Op, inputs: &[Value], dims: &[usize]) -> Result<Option<Chosen<B>>> {
-        let kernel: Option<Box<dyn Kernel<B>>> = match op {
-            Op::Candle(f) => Some(Box::new(CandleKernel::new(f.clone(), inputs, dims))),
-            Op::Detach => Some(Box::new(CandleKernel::detached(inputs, dims))),
-            Op::Gather(gather) => Some(Box::new(gather.clone())),
+        let kernel: Option<Rc<dyn Kernel<B>>> = match op {
+            Op::Candle(f) => Some(Rc::new(CandleKernel::new(f.clone(), inputs, dims))),
+            Op::Detach => Some(Rc::new(CandleKernel::detached(inputs, dims))),
+            Op::Gather(gather) => Some(Rc::new(gather.clone())),
             _ => B::kernel(op.clone())?,
         };
         match (kernel, op) {

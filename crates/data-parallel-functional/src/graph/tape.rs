@@ -4,6 +4,7 @@
 use super::writing::Writing;
 use crate::kernel::{At, Backend, Grad, Input, Kernel, Pass};
 use candle_core::{Result, Tensor, TensorId};
+use std::rc::Rc;
 
 /// The place of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub(crate) enum Operand {
 
 /// One kernel, on values.
 pub(crate) struct Entry<B: Backend> {
-    pub kernel: Box<dyn Kernel<B>>,
+    pub kernel: Rc<dyn Kernel<B>>,
     pub inputs: Vec<Operand>,
     /// Elements of the result.
     pub len: usize,

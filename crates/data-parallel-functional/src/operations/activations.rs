@@ -143,10 +143,6 @@ pub(super) enum Activation {
 }
 
 impl SelfContained for Activation {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let x = &x[0];
         match *self {

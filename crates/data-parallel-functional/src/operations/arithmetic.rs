@@ -61,10 +61,6 @@ impl Sub for &Value {
 struct Difference;
 
 impl SelfContained for Difference {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         &x[0] - &x[1]
     }

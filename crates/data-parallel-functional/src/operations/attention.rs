@@ -269,10 +269,6 @@ struct Part {
 }
 
 impl SelfContained for AttentionKernel {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(self.clone())
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let batch = x[0].dim(0)?;
         let size = self.size();

@@ -152,10 +152,6 @@ struct Broadcast {
 }
 
 impl SelfContained for Broadcast {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         if self.multiplies {
             x[0].broadcast_mul(&x[1])

@@ -88,10 +88,6 @@ struct Cat {
 }
 
 impl SelfContained for Cat {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(self.clone())
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         Tensor::cat(x, self.dim)
     }
@@ -150,10 +146,6 @@ struct Narrow {
 }
 
 impl SelfContained for Narrow {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         x[0].narrow(self.dim, self.start, self.len)
     }

@@ -134,10 +134,6 @@ impl Transposed {
 }
 
 impl SelfContained for Transposed {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     /// x with zeros between its pixels and around them, and then a convolution with the flipped kernel: a sum over its
     /// positions.
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {

@@ -75,10 +75,6 @@ impl Dropout {
 }
 
 impl SelfContained for Dropout {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let factors = (0..x[0].elem_count() as u64).map(|i| self.factor(i));
         let factors = Tensor::from_iter(factors, &Device::Cpu)?.reshape(x[0].dims())?;

@@ -79,10 +79,6 @@ impl Embedding {
 }
 
 impl SelfContained for Embedding {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(self.clone())
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         x[0].embedding(&self.tokens)?.reshape(&self.dims[..])
     }

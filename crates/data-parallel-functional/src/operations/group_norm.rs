@@ -75,10 +75,6 @@ struct GroupNorm {
 }
 
 impl SelfContained for GroupNorm {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let of_group = self.channels / self.groups;
         let grouped = x[0].reshape(((), self.pixels, self.groups, of_group))?;

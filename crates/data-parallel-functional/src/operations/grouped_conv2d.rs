@@ -144,10 +144,6 @@ impl Grouped {
 }
 
 impl SelfContained for Grouped {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     /// A sum over the kernel's positions, each a matrix product of each group.
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let g = &self.group;

@@ -68,10 +68,6 @@ impl LayerNorm {
 }
 
 impl SelfContained for LayerNorm {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let centered = x[0].broadcast_sub(&x[0].mean_keepdim(D::Minus1)?)?;
         let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;

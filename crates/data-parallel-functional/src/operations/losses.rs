@@ -345,10 +345,6 @@ impl<E: Element> OfExample<E> {
 }
 
 impl<E: Element> SelfContained for OfExample<E> {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(Self { ..*self })
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let terms = E::terms(&x[0], &x[1])?;
         let examples = terms.elem_count() / self.elements.max(1);

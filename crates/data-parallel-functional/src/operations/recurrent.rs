@@ -117,10 +117,6 @@ struct Recurrent {
 }
 
 impl SelfContained for Recurrent {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let (batch, steps, _) = x[0].dims3()?;
         let linear = |x: &Tensor, weight: &Tensor, bias: &Tensor| {

@@ -54,10 +54,6 @@ struct RmsNorm {
 }
 
 impl SelfContained for RmsNorm {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let square = x[0].sqr()?.mean_keepdim(D::Minus1)?;
         let y = x[0].broadcast_div(&(square + f64::from(self.eps))?.sqrt()?)?;

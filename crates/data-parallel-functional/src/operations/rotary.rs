@@ -86,10 +86,6 @@ struct Rotary {
 }
 
 impl SelfContained for Rotary {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(*self)
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         let half = self.half;
         let (pairs, axis) = if self.interleaved {

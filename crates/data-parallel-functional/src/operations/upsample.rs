@@ -161,10 +161,6 @@ struct Resampling {
 }
 
 impl SelfContained for Resampling {
-    fn on_cpu(&self) -> Box<dyn Kernel<Cpu>> {
-        Box::new(self.clone())
-    }
-
     fn with_candle(&self, x: &[Tensor]) -> Result<Tensor> {
         self.columns
             .with_candle(&self.rows.with_candle(&x[0], 1)?, 2)
