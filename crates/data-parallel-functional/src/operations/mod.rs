@@ -14,11 +14,10 @@ mod dropout;
 mod embedding;
 mod group_norm;
 mod grouped_conv2d;
-mod layer_norm;
 pub(crate) mod losses;
 mod recurrent;
-mod rms_norm;
 mod rotary;
+mod row_norm;
 mod upsample;
 
 use crate::graph::compile::computed_by_candle;
