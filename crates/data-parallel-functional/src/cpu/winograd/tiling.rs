@@ -130,19 +130,35 @@ pub(super) struct Tiling {
 
 impl Tiling {
     pub(super) fn tiles(&self) -> usize {
-        self.batch * self.height.div_ceil(TILE) * self.width.div_ceil(TILE)
+        self.batch * self.of_sample()
+    }
+
+    /// Tiles of a sample.
+    #[inline(always)]
+    pub(super) fn of_sample(&self) -> usize {
+        self.down() * self.across()
+    }
+
+    /// Rows of tiles of a sample.
+    #[inline(always)]
+    pub(super) fn down(&self) -> usize {
+        self.height.div_ceil(TILE)
+    }
+
+    /// Columns of tiles of a sample.
+    #[inline(always)]
+    pub(super) fn across(&self) -> usize {
+        self.width.div_ceil(TILE)
     }
 
     #[inline(always)]
     pub(super) fn place(&self, tile: usize) -> Place {
-        let down = self.height.div_ceil(TILE);
-        let across = self.width.div_ceil(TILE);
         // rows of tiles are numbered through the batch
-        let row = tile / across;
-        let column = tile % across;
+        let row = tile / self.across();
+        let column = tile % self.across();
         Place {
-            sample: row / down,
-            top: row % down * TILE,
+            sample: row / self.down(),
+            top: row % self.down() * TILE,
             left: column * TILE,
         }
     }

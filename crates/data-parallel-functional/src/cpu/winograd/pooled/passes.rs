@@ -39,7 +39,7 @@ impl Pooled {
         let bias = bias.unwrap_or(&no_bias[..self.g.out_channels]);
         // a weight that is not finite makes no zero of zeros
         let zeros = weight.iter().all(|w| w.is_finite()).then_some(x);
-        let chunks = Chunks::new(0..self.g.batch * self.tiles(), CHUNK);
+        let chunks = Chunks::new(0..self.tiling.tiles(), CHUNK);
         let lengths = [block(chunks.size, in_width), block(chunks.size, out_width)];
         let y = Disjoint::new(y);
         let positive = Disjoint::new(positive);
@@ -164,7 +164,8 @@ impl Backward<'_> {
         let inputs = p.g.channels;
         let in_width = p.in_width();
         let out_width = p.out_width();
-        let tiles = samples.start * p.tiles()..samples.end * p.tiles();
+        let of_sample = p.tiling.of_sample();
+        let tiles = samples.start * of_sample..samples.end * of_sample;
         let chunks = Chunks::new(tiles, CHUNK_BACKWARD);
         let (dw, db) = sums.split_at_mut(inputs * TAPS * out_width);
         db.fill(0.);

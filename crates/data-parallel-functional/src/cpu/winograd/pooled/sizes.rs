@@ -1,7 +1,8 @@
 //! The sizes of a convolution with pooling: its windows, tiles, blocks and canvas.
 
 use super::super::kernel::{self, Planes};
-use super::super::tiling::Place;
+pub(super) use super::super::tiling::TILE;
+use super::super::tiling::Tiling;
 use crate::cpu::vector::VECTOR;
 use crate::descriptors::convolution::{Convolution, Geometry};
 
@@ -9,8 +10,6 @@ use crate::descriptors::convolution::{Convolution, Geometry};
 pub(super) const KERNEL: usize = 5;
 /// Rows of a window, and its columns.
 pub(super) const WINDOW: usize = 2;
-/// Rows of the convolution's outputs in a tile, and columns: those of two windows.
-pub(super) const TILE: usize = 2 * WINDOW;
 /// Rows of the inputs that a tile's outputs see, and columns. A tile has as many points.
 pub(super) const SEEN: usize = TILE + KERNEL - 1;
 
@@ -32,10 +31,8 @@ pub(super) const LARGEST: usize = 1 << 20;
 /// window of 2 × 2: y (B, ⌊(H − 4) / 2⌋, ⌊(W − 4) / 2⌋, O).
 pub(crate) struct Pooled {
     pub(super) g: Geometry,
-    /// Rows of windows, which are the rows of y.
-    pub(super) windows_down: usize,
-    /// Columns of windows, which are the columns of y.
-    pub(super) windows_across: usize,
+    /// The convolution's outputs that windows see.
+    pub(super) tiling: Tiling,
 }
 
 impl Pooled {
@@ -44,65 +41,44 @@ impl Pooled {
         let g = op.geometry;
         let pooled = Self {
             g,
-            windows_down: g.out_height / WINDOW,
-            windows_across: g.out_width / WINDOW,
+            tiling: Tiling {
+                batch: g.batch,
+                height: g.out_height / WINDOW * WINDOW,
+                width: g.out_width / WINDOW * WINDOW,
+            },
         };
         let convolves = g.square_kernel() == Some(KERNEL) && g.stride == 1 && g.padding == 0;
         let fits = convolves && op.relu && op.pool == WINDOW;
         let pays = (FEWEST_CHANNELS..=MOST_CHANNELS).contains(&g.channels)
             && g.out_channels <= MOST_CHANNELS;
-        let has_windows = pooled.windows_down > 0 && pooled.windows_across > 0;
+        let has_windows = pooled.tiling.height > 0 && pooled.tiling.width > 0;
         let has_room = pooled.canvas() <= LARGEST;
         (fits && pays && has_windows && has_room).then_some(pooled)
-    }
-
-    #[inline(always)]
-    fn tiles_down(&self) -> usize {
-        self.windows_down.div_ceil(2)
-    }
-
-    #[inline(always)]
-    fn tiles_across(&self) -> usize {
-        self.windows_across.div_ceil(2)
-    }
-
-    /// Tiles of a sample.
-    #[inline(always)]
-    pub(super) fn tiles(&self) -> usize {
-        self.tiles_down() * self.tiles_across()
-    }
-
-    #[inline(always)]
-    pub(super) fn place(&self, tile: usize) -> Place {
-        let in_sample = tile % self.tiles();
-        Place {
-            sample: tile / self.tiles(),
-            top: in_sample / self.tiles_across() * TILE,
-            left: in_sample % self.tiles_across() * TILE,
-        }
     }
 
     /// The start in y of a window of a tile; none where the image has none.
     #[inline(always)]
     pub(super) fn output(&self, tile: usize, row: usize, column: usize) -> Option<usize> {
-        let place = self.place(tile);
+        let place = self.tiling.place(tile);
+        let down = self.tiling.height / WINDOW;
+        let across = self.tiling.width / WINDOW;
         let y = place.top / WINDOW + row;
         let x = place.left / WINDOW + column;
-        let window = (place.sample * self.windows_down + y) * self.windows_across + x;
-        let is_there = y < self.windows_down && x < self.windows_across;
+        let window = (place.sample * down + y) * across + x;
+        let is_there = y < down && x < across;
         is_there.then_some(window * self.g.out_channels)
     }
 
     /// Rows of x that windows see.
     #[inline(always)]
     pub(super) fn seen_height(&self) -> usize {
-        WINDOW * self.windows_down + KERNEL - 1
+        self.tiling.height + KERNEL - 1
     }
 
     /// Columns of x that windows see.
     #[inline(always)]
     pub(super) fn seen_width(&self) -> usize {
-        WINDOW * self.windows_across + KERNEL - 1
+        self.tiling.width + KERNEL - 1
     }
 
     /// Floats of a row of a block of inputs: their channels as whole vectors.
@@ -117,12 +93,12 @@ impl Pooled {
 
     /// Floats of the canvas: the inputs under all tiles of a sample.
     pub(super) fn canvas(&self) -> usize {
-        (self.tiles_down() * TILE + KERNEL - 1) * self.canvas_row()
+        (self.tiling.down() * TILE + KERNEL - 1) * self.canvas_row()
     }
 
     /// Floats of a row of the canvas.
     pub(super) fn canvas_row(&self) -> usize {
-        (self.tiles_across() * TILE + KERNEL - 1) * self.in_width()
+        (self.tiling.across() * TILE + KERNEL - 1) * self.in_width()
     }
 }
 

@@ -62,7 +62,7 @@ impl ToPoints<'_> {
         k: usize,
     ) -> impl Fn(usize) -> [S::f32s; SEEN] {
         let g = &self.pooled.g;
-        let Place { sample, top, left } = self.pooled.place(tile);
+        let Place { sample, top, left } = self.pooled.tiling.place(tile);
         let height = self.pooled.seen_height();
         let width = self.pooled.seen_width();
         let lanes = Lanes::<S>::COUNT.min(g.channels - k);
@@ -275,10 +275,10 @@ impl WithSimd for ToInputs<'_> {
         let plane = plane(self.products);
         let width = self.pooled.in_width();
         let canvas_row = self.pooled.canvas_row();
-        let tiles_of_sample = self.pooled.tiles();
+        let tiles_of_sample = self.pooled.tiling.of_sample();
         let sample_size = self.pooled.g.sample();
         for (row, tile) in self.tiles.enumerate() {
-            let Place { sample, top, left } = self.pooled.place(tile);
+            let Place { sample, top, left } = self.pooled.tiling.place(tile);
             if tile % tiles_of_sample == 0 {
                 self.canvas.fill(0.);
             }
@@ -306,7 +306,7 @@ impl Pooled {
     /// Which outputs of a tile see nothing but zeros.
     fn sees_zeros(&self, x: &[f32], tile: usize) -> [[bool; TILE]; TILE] {
         let g = &self.g;
-        let Place { sample, top, left } = self.place(tile);
+        let Place { sample, top, left } = self.tiling.place(tile);
         // for each row of the tile's inputs, a bit for each pixel that is not zero
         let mut lit = [0u8; SEEN];
         for (y, lit) in (top..self.seen_height()).zip(&mut lit) {
