@@ -9,13 +9,12 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
 use crate::cpu::sums::{SUMS, sum_of_chunks};
 use crate::cpu::threads::for_each_chunk;
-use crate::cpu::vector::{Aligned, VECTOR};
+use crate::cpu::vector::Aligned;
 use crate::descriptors::convolution::{Convolution, Geometry};
 use crate::kernel::{Cpu, Kernel};
 use candle_core::Result;
 use devices::dispatch;
-use pulp::{Simd, WithSimd};
-use windows::{Sample, Weights};
+use windows::{Forward, Sample, SampleGradient, Weights};
 
 /// Samples that one task of the forward pass takes.
 const BLOCK: usize = 8;
@@ -83,12 +82,13 @@ impl OneChannel {
 
 impl Kernel<Cpu> for OneChannel {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
-        dispatch(Forward {
-            layer: self,
-            x: x[0],
-            weight: x[1],
-            bias: x.get(2).copied(),
-            y,
+        let weights = Weights::new(&self.g, x[1], x.get(2).copied());
+        let y_sample = self.y_sample();
+        for_each_chunk(y, BLOCK * y_sample, |i, y| {
+            for (j, y) in y.chunks_exact_mut(y_sample).enumerate() {
+                let sample = self.sample(x[0], &weights, i * BLOCK + j);
+                dispatch(Forward { sample, y });
+            }
         });
         Ok(vec![])
     }
@@ -97,90 +97,33 @@ impl Kernel<Cpu> for OneChannel {
         if let Some((to, add)) = dx[0].target() {
             self.image_gradient(at.x, &dy, to, add);
         }
-        let sums = dispatch(WeightGradient {
-            layer: self,
-            x: at.x[0],
-            weight: at.x[1],
-            bias: at.x.get(2).copied(),
-            dy: &dy,
-        });
-        let taps = self.g.taps();
-        let outputs = self.g.out_channels;
-        // from rows of taps to the weight's order, (O, 1, KH, KW)
-        dx[1].put((0..outputs * taps).map(|i| {
-            let output = i / taps;
-            let tap = i % taps;
-            sums.all[tap * sums.wide + output]
-        }));
-        if let Some(db) = dx.get_mut(2) {
-            db.put(sums.all[sums.bias..][..outputs].iter().copied());
-        }
-        Ok(())
-    }
-}
-
-/// The gradients of weight and bias, added up: for each tap a row of `wide` channels, then the bias.
-struct Sums {
-    all: Vec<f32>,
-    wide: usize,
-    /// Where the bias begins.
-    bias: usize,
-}
-
-struct Forward<'a> {
-    layer: &'a OneChannel,
-    x: &'a [f32],
-    weight: &'a [f32],
-    bias: Option<&'a [f32]>,
-    y: &'a mut [f32],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    fn with_simd<S: Simd>(self, simd: S) {
-        let layer = self.layer;
-        let weights = Weights::new::<S>(&layer.g, self.weight, self.bias);
-        for_each_chunk(self.y, BLOCK * layer.y_sample(), |i, y| {
-            for (j, y) in y.chunks_exact_mut(layer.y_sample()).enumerate() {
-                let sample = layer.sample(self.x, &weights, i * BLOCK + j);
-                simd.vectorize(windows::Forward { sample, y });
-            }
-        });
-    }
-}
-
-struct WeightGradient<'a> {
-    layer: &'a OneChannel,
-    x: &'a [f32],
-    weight: &'a [f32],
-    bias: Option<&'a [f32]>,
-    dy: &'a [f32],
-}
-
-impl WithSimd for WeightGradient<'_> {
-    type Output = Sums;
-
-    fn with_simd<S: Simd>(self, simd: S) -> Sums {
-        let layer = self.layer;
-        let g = &layer.g;
-        let weights = Weights::new::<S>(g, self.weight, self.bias);
+        let g = &self.g;
+        let weights = Weights::new(g, at.x[1], at.x.get(2).copied());
         let samples = g.batch.div_ceil(SUMS).max(1);
-        let bias = (g.taps() * weights.wide).next_multiple_of(VECTOR);
+        // for each tap a row of channels, then the bias
+        let bias = g.taps() * weights.wide;
         let size = bias + weights.bias.len();
         let mut groups = Aligned::zeros(g.batch.div_ceil(samples) * size);
         for_each_chunk(&mut groups, size, |i, sums| {
             let (dw, db) = sums.split_at_mut(bias);
             for j in i * samples..g.batch.min((i + 1) * samples) {
-                let sample = layer.sample(self.x, &weights, j);
-                let dy = &self.dy[j * layer.y_sample()..][..layer.y_sample()];
-                simd.vectorize(windows::SampleGradient { sample, dy, dw, db });
+                let sample = self.sample(at.x[0], &weights, j);
+                let dy = &dy[j * self.y_sample()..][..self.y_sample()];
+                dispatch(SampleGradient { sample, dy, dw, db });
             }
         });
-        Sums {
-            all: sum_of_chunks(&groups, size),
-            wide: weights.wide,
-            bias,
+        let sums = sum_of_chunks(&groups, size);
+        let taps = g.taps();
+        let outputs = g.out_channels;
+        // from rows of taps to the weight's order, (O, 1, KH, KW)
+        dx[1].put((0..outputs * taps).map(|i| {
+            let output = i / taps;
+            let tap = i % taps;
+            sums[tap * weights.wide + output]
+        }));
+        if let Some(db) = dx.get_mut(2) {
+            db.put(sums[bias..][..outputs].iter().copied());
         }
+        Ok(())
     }
 }

@@ -6,24 +6,24 @@ use pulp::{Simd, WithSimd};
 
 /// The weights as the kernels read them.
 pub(super) struct Weights {
-    /// The channels as whole vectors.
+    /// The channels as whole vectors, the longest that there are.
     pub(super) wide: usize,
     /// A row of `wide` channels for each tap.
     pub(super) taps: Aligned,
-    /// The bias, padded further: to a multiple of the longest vector.
+    /// The bias, as wide.
     pub(super) bias: Vec<f32>,
 }
 
 impl Weights {
-    pub(super) fn new<S: Simd>(g: &Geometry, weight: &[f32], bias: Option<&[f32]>) -> Self {
-        let wide = g.out_channels.next_multiple_of(S::F32_LANES);
+    pub(super) fn new(g: &Geometry, weight: &[f32], bias: Option<&[f32]>) -> Self {
+        let wide = g.out_channels.next_multiple_of(VECTOR);
         let mut taps = Aligned::zeros(g.taps() * wide);
         for (o, weight) in weight.chunks_exact(g.taps()).enumerate() {
             for (tap, w) in weight.iter().enumerate() {
                 taps[tap * wide + o] = *w;
             }
         }
-        let mut padded = vec![0.; g.out_channels.next_multiple_of(VECTOR)];
+        let mut padded = vec![0.; wide];
         if let Some(bias) = bias {
             padded[..bias.len()].copy_from_slice(bias);
         }
@@ -50,7 +50,7 @@ pub(super) struct Sample<'a> {
 /// Calls `run` for the channels, two vectors at a time and then one, with the kernel's sizes as constants.
 macro_rules! each_vector {
     ($self:ident, $simd:ident, [$($three:literal),+], [$($five:literal),+]) => {
-        let wide = $self.sample.weights.wide;
+        let wide = $self.sample.channels.next_multiple_of(S::F32_LANES);
         for c in (0..wide).step_by(2 * S::F32_LANES) {
             match ($self.sample.kernel, wide - c > S::F32_LANES) {
                 (3, true) => $self.run::<S, $($three),+, 2>($simd, c),
