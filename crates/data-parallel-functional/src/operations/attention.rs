@@ -6,6 +6,7 @@ use crate::cpu::buffer::{Buffer, check_room};
 use crate::cpu::exp::{exp, sum};
 use crate::cpu::gemm::{Matrix, multiply};
 use crate::cpu::gradient::{At, Grad, Pass};
+use crate::cpu::layout::columns;
 use crate::cpu::threads::{for_each_chunk, for_each_chunk_with};
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
@@ -402,9 +403,7 @@ impl Kernel<Cpu> for AttentionKernel {
         for (dx, len) in dx.iter_mut().zip(lens) {
             if dx.wanted() {
                 let mut part = Buffer::new(gradient.len() / example.max(1) * len);
-                for_each_chunk(&mut part, len, |i, part| {
-                    part.copy_from_slice(&gradient[i * example + first..][..len]);
-                });
+                columns(&gradient, example, first, &mut part, len, false);
                 dx.give(part);
             }
             first += len;

@@ -1,7 +1,8 @@
 //! Values one after the other along a dimension, and a part of a value.
 
 use crate::cpu::buffer::Buffer;
-use crate::cpu::gradient::{At, CHUNK, Grad, Pass, put};
+use crate::cpu::gradient::{At, Grad, Pass, put};
+use crate::cpu::layout::{columns, rows_of_a_chunk};
 use crate::cpu::threads::for_each_chunk;
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
@@ -93,11 +94,6 @@ impl SelfContained for Cat {
     }
 }
 
-/// Rows of a chunk.
-fn rows_of_a_chunk(row: usize) -> usize {
-    (CHUNK / row.max(1)).max(1)
-}
-
 impl Kernel<Cpu> for Cat {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let all = self.rows.iter().sum();
@@ -119,14 +115,8 @@ impl Kernel<Cpu> for Cat {
         let all: usize = self.rows.iter().sum();
         let mut first = 0;
         for (dx, row) in dx.iter_mut().zip(&self.rows) {
-            if let Some((to, add)) = dx.target().filter(|(to, _)| !to.is_empty()) {
-                let rows = rows_of_a_chunk(*row);
-                for_each_chunk(to, rows * row, |i, to| {
-                    for (n, to) in to.chunks_exact_mut(*row).enumerate() {
-                        let from = &dy[(i * rows + n) * all + first..][..*row];
-                        put(to, from.iter().copied(), add);
-                    }
-                });
+            if let Some((to, add)) = dx.target() {
+                columns(&dy, all, first, to, *row, add);
             }
             first += row;
         }
@@ -154,13 +144,7 @@ impl SelfContained for Narrow {
 impl Kernel<Cpu> for Narrow {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let part = self.len * self.inner;
-        let rows = rows_of_a_chunk(part);
-        for_each_chunk(y, rows * part, |i, y| {
-            for (n, y) in y.chunks_exact_mut(part).enumerate() {
-                let first = (i * rows + n) * self.row + self.start * self.inner;
-                y.copy_from_slice(&x[0][first..][..part]);
-            }
-        });
+        columns(x[0], self.row, self.start * self.inner, y, part, false);
         Ok(vec![])
     }
 
