@@ -37,6 +37,11 @@ pub(crate) fn vector(op: &str, name: &str, v: &[usize], len: usize, of: &str) ->
     Ok(())
 }
 
+/// Checks a bias, where there is one, as [`vector`].
+pub(crate) fn bias(op: &str, bias: Option<&[usize]>, len: usize, of: &str) -> Result<()> {
+    bias.map_or(Ok(()), |bias| vector(op, "bias", bias, len, of))
+}
+
 /// Checks the number under the root of a norm.
 pub(crate) fn eps(op: &str, eps: f32) -> Result<()> {
     if !eps.is_finite() || eps < 0. {

@@ -41,10 +41,7 @@ impl Geometry {
                  weight (O, I, KH, KW)"
             )
         }
-        if let Some(bias) = bias {
-            let of = "output channels of weight";
-            args::vector("conv2d", "bias", bias, out_channels, of)?;
-        }
+        args::bias("conv2d", bias, out_channels, "output channels of weight")?;
         Ok(Self {
             batch,
             height,

@@ -49,9 +49,7 @@ impl Linear {
         transposed: bool,
         bias: Option<&[usize]>,
     ) -> Result<Self> {
-        if let Some(bias) = bias {
-            args::vector(op, "bias", bias, outputs, "outputs of weight")?;
-        }
+        args::bias(op, bias, outputs, "outputs of weight")?;
         Ok(Self {
             batch,
             features,

@@ -102,15 +102,8 @@ impl Transposed {
                 "{OP}: x has {inputs} channels, weight {weight:?}; x is (B, H, W, I), weight (I, O, KH, KW) of at least 1"
             )
         }
-        if let Some(bias) = bias {
-            args::vector(
-                OP,
-                "bias",
-                bias.dims(),
-                outputs,
-                "output channels of weight",
-            )?;
-        }
+        let of_bias = bias.map(Tensor::dims);
+        args::bias(OP, of_bias, outputs, "output channels of weight")?;
         Ok(Self {
             convolution: Geometry {
                 batch,

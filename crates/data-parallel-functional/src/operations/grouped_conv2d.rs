@@ -7,6 +7,7 @@ use crate::cpu::conv::ConvolutionKernel;
 use crate::cpu::depthwise;
 use crate::cpu::gradient::{At, CHUNK, Grad, Pass, put};
 use crate::cpu::im2col::TILE;
+use crate::cpu::layout::columns;
 use crate::cpu::sums::column_sums;
 use crate::cpu::threads::for_each_chunk;
 use crate::descriptors::args;
@@ -82,15 +83,8 @@ impl Grouped {
                  {groups} groups divide I and O"
             )
         }
-        if let Some(bias) = bias {
-            args::vector(
-                OP,
-                "bias",
-                bias.dims(),
-                outputs,
-                "output channels of weight",
-            )?;
-        }
+        let of_bias = bias.map(Tensor::dims);
+        args::bias(OP, of_bias, outputs, "output channels of weight")?;
         let group = Geometry {
             batch,
             height,
@@ -290,12 +284,8 @@ impl Grouped {
     /// The channels of one group, of as many in each.
     fn part(&self, all: &[f32], group: usize, channels: usize) -> Buffer {
         let mut part = Buffer::new(all.len() / self.groups);
-        for_each_chunk(&mut part, PIXELS * channels, |i, part| {
-            let all = all[i * PIXELS * channels * self.groups..].chunks(channels * self.groups);
-            for (part, all) in part.chunks_exact_mut(channels).zip(all) {
-                part.copy_from_slice(&all[group * channels..][..channels]);
-            }
-        });
+        let row = channels * self.groups;
+        columns(all, row, group * channels, &mut part, channels, false);
         part
     }
 
