@@ -230,20 +230,9 @@ impl Comparison<'_> {
     ) -> std::result::Result<Vec<Tensor>, GradientError> {
         let all = numbers(self.inputs, range, seed)?;
         let is_moved: Vec<bool> = self.inputs.iter().map(|x| data || x.is_wanted()).collect();
-        let moved = all.iter().zip(&is_moved).filter(|(_, is_moved)| **is_moved);
-        let moved: Vec<Tensor> = moved.map(|(x, _)| x.clone()).collect();
-        if moved.is_empty() && !self.trains {
-            return Ok(all);
+        if self.trains || is_moved.contains(&true) {
+            self.on_these(module, &all, &is_moved, None)?;
         }
-        let check = GradientCheck {
-            f: |moved: &[Tensor]| module.run(&with(&all, &is_moved, moved)),
-            tolerance: TOLERANCE,
-            brief: None,
-            is_trained: |x: &Tensor| self.known.trains(x),
-            variables: &[],
-            direction: None,
-        };
-        check.run(&moved)?;
         Ok(all)
     }
 
@@ -254,6 +243,7 @@ impl Comparison<'_> {
             .iter()
             .map(|x| x.tensor().is_some() && !x.is_wanted())
             .collect();
+        let is_wanted: Vec<bool> = self.inputs.iter().map(|x| x.is_wanted()).collect();
         let compared = |of: Inputs| {
             let repeat = |(x, is_data): (&Tensor, &bool)| match of {
                 Inputs::Data if !is_data => Ok(x.clone()),
@@ -267,7 +257,7 @@ impl Comparison<'_> {
                 Inputs::Data => Ok(along),
                 Inputs::All | Inputs::Computed => repeated(&difference::random(x, 0)?),
             };
-            self.on_these(module, &all, &direction)
+            self.on_these(module, &all, &is_wanted, Some(&direction))
         };
         let is_wrong = |of: Inputs| matches!(compared(of), Err(GradientError::Wrong { .. }));
         let all = compared(Inputs::All);
@@ -283,18 +273,23 @@ impl Comparison<'_> {
         })
     }
 
-    /// Compares a module on these numbers, along directions that `direction` makes.
-    fn on_these(&self, module: &InOneMode, all: &[Tensor], direction: &Direction<'_>) -> Compared {
-        let is_moved: Vec<bool> = self.inputs.iter().map(|x| x.is_wanted()).collect();
-        let moved = all.iter().zip(&is_moved).filter(|(_, is_moved)| **is_moved);
+    /// Compares a module on these numbers: along one direction that `direction` makes, or along those of every check.
+    fn on_these(
+        &self,
+        module: &InOneMode,
+        all: &[Tensor],
+        is_moved: &[bool],
+        direction: Option<&Direction<'_>>,
+    ) -> Compared {
+        let moved = all.iter().zip(is_moved).filter(|(_, is_moved)| **is_moved);
         let moved: Vec<Tensor> = moved.map(|(x, _)| x.clone()).collect();
         let check = GradientCheck {
-            f: |moved: &[Tensor]| module.run(&with(all, &is_moved, moved)),
+            f: |moved: &[Tensor]| module.run(&with(all, is_moved, moved)),
             tolerance: TOLERANCE,
-            brief: Some(1),
+            brief: direction.map(|_| 1),
             is_trained: |x: &Tensor| self.known.trains(x),
             variables: &[],
-            direction: Some(direction),
+            direction,
         };
         check.run(&moved)
     }
