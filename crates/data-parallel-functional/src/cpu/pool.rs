@@ -3,6 +3,7 @@
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass, put};
+use crate::cpu::sums::{add, add_rows, add_scaled};
 use crate::cpu::threads::for_each_chunk;
 use crate::descriptors::pool::{Average, GlobalAverage, Maximum, Windows};
 use crate::kernel::{Cpu, Kernel};
@@ -103,13 +104,6 @@ impl Kernel<Cpu> for Average {
     }
 }
 
-#[inline(always)]
-fn add_scaled(to: &mut [f32], from: &[f32], scale: f32) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to += scale * from;
-    }
-}
-
 impl Kernel<Cpu> for Maximum {
     fn forward(&self, _: &Pass, x: &[&[f32]], y: &mut [f32]) -> Result<Vec<Buffer>> {
         let w = &self.0;
@@ -179,14 +173,8 @@ impl Kernel<Cpu> for GlobalAverage {
         let c = self.channels;
         for_each_chunk(y, c, |i, y| {
             y.fill(0.);
-            let mut of_block = vec![0.; c];
-            for block in x[0][i * self.pixels * c..][..self.pixels * c].chunks(BLOCK * c) {
-                of_block.fill(0.);
-                for pixel in block.chunks_exact(c) {
-                    add_scaled(&mut of_block, pixel, 1.);
-                }
-                add_scaled(y, &of_block, 1.);
-            }
+            let of_sample = &x[0][i * self.pixels * c..][..self.pixels * c];
+            add_rows(of_sample, BLOCK, y, add);
             y.iter_mut().for_each(|y| *y /= self.pixels as f32);
         });
         Ok(vec![])

@@ -44,6 +44,34 @@ pub(crate) fn add(to: &mut [f32], from: &[f32]) {
     }
 }
 
+/// Adds `scale` times each number of `from` to that of `to`.
+#[inline(always)]
+pub(crate) fn add_scaled(to: &mut [f32], from: &[f32], scale: f32) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += scale * from;
+    }
+}
+
+/// Adds rows of `all` to `sum`, which is as long as a row: first of blocks of `rows` rows, so that long sums stay exact.
+/// `add_row` adds what is to be added of a row.
+#[inline(always)]
+pub(crate) fn add_rows(
+    all: &[f32],
+    rows: usize,
+    sum: &mut [f32],
+    add_row: impl Fn(&mut [f32], &[f32]),
+) {
+    let row = sum.len();
+    let mut of_block = vec![0.; row];
+    for block in all.chunks(rows * row) {
+        of_block.fill(0.);
+        for row in block.chunks_exact(row) {
+            add_row(&mut of_block, row);
+        }
+        add(sum, &of_block);
+    }
+}
+
 /// The sum of each column of a matrix: first of blocks of `rows` rows, which keeps the sum exact to a few bits for any
 /// number of rows.
 pub(crate) fn column_sums(matrix: &[f32], columns: usize, rows: usize) -> Vec<f32> {

@@ -4,7 +4,7 @@ use crate::cpu::activation::{self, inlined};
 use crate::cpu::buffer::Buffer;
 use crate::cpu::exp::sum;
 use crate::cpu::gradient::{At, CHUNK, Grad, Pass};
-use crate::cpu::sums::{add, column_sums};
+use crate::cpu::sums::{add, add_rows, column_sums};
 use crate::cpu::threads::for_each_chunk;
 use crate::graph::value::Value;
 use crate::kernel::{Cpu, Kernel, SelfContained};
@@ -241,14 +241,7 @@ impl Broadcast {
                 row,
                 #[inline(always)]
                 |i, sums| {
-                    let mut of_block = vec![0.; row];
-                    for block in all[i * rows * row..][..rows * row].chunks(BLOCK * row) {
-                        of_block.fill(0.);
-                        block
-                            .chunks_exact(row)
-                            .for_each(|row| add(&mut of_block, row));
-                        add(sums, &of_block);
-                    }
+                    add_rows(&all[i * rows * row..][..rows * row], BLOCK, sums, add);
                 },
             );
         }

@@ -2,7 +2,7 @@
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
-use crate::cpu::sums::{add, sum_of_chunks};
+use crate::cpu::sums::{add, add_rows, sum_of_chunks};
 use crate::cpu::threads::for_each_chunk_with;
 use crate::descriptors::args;
 use crate::graph::value::Value;
@@ -92,14 +92,8 @@ impl GroupNorm {
     /// For each channel, the mean of its group over all pixels of an example; `f` gives what is added of a row of channels.
     #[inline(always)]
     fn means(&self, x: &[f32], f: impl Fn(&mut [f32], &[f32])) -> Vec<f32> {
-        let c = self.channels;
-        let mut sums = vec![0.; c];
-        let mut of_block = vec![0.; c];
-        for block in x.chunks(BLOCK * c) {
-            of_block.fill(0.);
-            block.chunks_exact(c).for_each(|row| f(&mut of_block, row));
-            add(&mut sums, &of_block);
-        }
+        let mut sums = vec![0.; self.channels];
+        add_rows(x, BLOCK, &mut sums, f);
         self.of_groups(&mut sums);
         sums
     }

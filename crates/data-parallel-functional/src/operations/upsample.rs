@@ -2,6 +2,7 @@
 
 use crate::cpu::buffer::Buffer;
 use crate::cpu::gradient::{At, Grad, Pass};
+use crate::cpu::sums::add_scaled;
 use crate::cpu::threads::for_each_chunk;
 use crate::descriptors::args;
 use crate::graph::value::Value;
@@ -212,12 +213,5 @@ impl Resampling {
                 }
             },
         );
-    }
-}
-
-#[inline(always)]
-fn add_scaled(to: &mut [f32], from: &[f32], scale: f32) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to += scale * from;
     }
 }
