@@ -182,8 +182,8 @@ impl Kernel<Cpu> for Norm {
                 for (j, y) in y.chunks_mut(row).enumerate() {
                     let at = (i * BLOCK + j) * row;
                     match self.shortcut(x) {
-                        None => channels.normalize(&x[0][at..], y),
-                        Some(other) => channels.normalize_and_add(&x[0][at..], &other[at..], y),
+                        None => channels.normalize::<false>(&x[0][at..], &[], y),
+                        Some(other) => channels.normalize::<true>(&x[0][at..], &other[at..], y),
                     }
                 }
             },
@@ -264,29 +264,18 @@ fn normalized(x: f32, mean: f32, scale: f32, bias: f32) -> f32 {
 
 /// One row at a time, a pixel or more: all slices begin with its first channel.
 impl Channels<'_> {
+    /// With `other` if it `ADDS`.
     #[inline(always)]
-    fn normalize(&self, x: &[f32], y: &mut [f32]) {
+    fn normalize<const ADDS: bool>(&self, x: &[f32], other: &[f32], y: &mut [f32]) {
         let c = y.len();
         let x = &x[..c];
         let mean = &self.mean[..c];
         let scale = &self.scale[..c];
         let bias = &self.bias[..c];
+        let other = if ADDS { &other[..c] } else { other };
         for i in 0..c {
-            let v = normalized(x[i], mean[i], scale[i], bias[i]);
-            y[i] = if self.relu { positive(v) } else { v };
-        }
-    }
-
-    #[inline(always)]
-    fn normalize_and_add(&self, x: &[f32], other: &[f32], y: &mut [f32]) {
-        let c = y.len();
-        let x = &x[..c];
-        let mean = &self.mean[..c];
-        let scale = &self.scale[..c];
-        let bias = &self.bias[..c];
-        let other = &other[..c];
-        for i in 0..c {
-            let v = normalized(x[i], mean[i], scale[i], bias[i]) + other[i];
+            let own = normalized(x[i], mean[i], scale[i], bias[i]);
+            let v = if ADDS { own + other[i] } else { own };
             y[i] = if self.relu { positive(v) } else { v };
         }
     }
