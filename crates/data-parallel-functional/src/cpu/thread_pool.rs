@@ -24,9 +24,7 @@ use std::thread::{Builder, JoinHandle, park, yield_now};
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
-mod stepped;
-#[cfg(test)]
-use stepped::{AtomicBool, AtomicUsize};
+use tests::stepped::{AtomicBool, AtomicUsize};
 
 /// How often a thread that waits looks again before it first offers its core to another thread: for about 50 µs.
 const SPINS: usize = 2000;
@@ -261,6 +259,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    pub(super) mod stepped;
+
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::sync::{Condvar, mpsc};
@@ -268,20 +268,6 @@ mod tests {
 
     fn count(calls: &AtomicUsize) {
         calls.fetch_add(1, Relaxed);
-    }
-
-    #[test]
-    fn every_task_runs_once_whatever_the_size() {
-        for size in 1..6 {
-            let mut pool = Pool::new(size, || ()).unwrap();
-            for tasks in [0, 1, 2, size, 7, 100] {
-                let calls: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                for _ in 0..20 {
-                    pool.run(tasks, &|i| count(&calls[i]));
-                }
-                assert!(calls.iter().all(|c| c.load(Relaxed) == 20));
-            }
-        }
     }
 
     #[test]

@@ -26,51 +26,38 @@ fn check(count: u32, tolerance: f64, networks: impl Strategy<Value = Case>) {
 
 /// A test for each kind of network: how many random ones, and how far the two may be apart.
 macro_rules! tests {
-    ($($kind:ident($($which:literal),*): $count:literal, $tolerance:expr;)*) => {
+    ($($of:ident::$kind:ident($($which:literal),*): $count:literal, $tolerance:expr;)*) => {
         $(#[test]
         fn $kind() {
-            check($count, $tolerance, networks::$kind($($which),*));
+            check($count, $tolerance, $of::$kind($($which),*));
         })*
     };
 }
 
 tests! {
-    conv2d(): 256, TOLERANCE;
-    conv2d_of_many_channels(): 32, TOLERANCE;
-    grouped_conv2d(): 128, TOLERANCE;
-    conv_transpose2d(): 128, TOLERANCE;
-    upsampling(): 256, TOLERANCE;
-    convolution_relu_pooling(0, false): 256, TOLERANCE;
-    linear(0): 256, TOLERANCE;
-    batch_norm2d(): 256, 1e-4;
-    norm_sum_relu(): 256, 1e-4;
-    residual_block(): 256, 1e-4;
-    pooling(0): 256, TOLERANCE;
-    orders_sums_relu(0): 256, TOLERANCE;
-    losses(0): 256, TOLERANCE;
-    masked_losses(0): 256, TOLERANCE;
-    modules(): 256, TOLERANCE;
-    detached(): 64, TOLERANCE;
-    tokens(): 256, 1e-4;
-}
-
-/// The same of single operations.
-macro_rules! tests_of_single {
-    ($($kind:ident: $count:literal, $tolerance:expr;)*) => {
-        $(#[test]
-        fn $kind() {
-            check($count, $tolerance, single::$kind());
-        })*
-    };
-}
-
-tests_of_single! {
-    of_elements: 256, TOLERANCE;
-    of_two: 128, TOLERANCE;
-    repeated: 256, TOLERANCE;
-    parts: 256, TOLERANCE;
-    norms: 256, 1e-4;
-    attention: 48, 1e-4;
-    rotations: 128, TOLERANCE;
-    recurrent: 128, 1e-4;
+    networks::conv2d(): 256, TOLERANCE;
+    networks::conv2d_of_many_channels(): 32, TOLERANCE;
+    networks::grouped_conv2d(): 128, TOLERANCE;
+    networks::conv_transpose2d(): 128, TOLERANCE;
+    networks::upsampling(): 256, TOLERANCE;
+    networks::convolution_relu_pooling(0, false): 256, TOLERANCE;
+    networks::linear(0): 256, TOLERANCE;
+    networks::batch_norm2d(): 256, 1e-4;
+    networks::norm_sum_relu(): 256, 1e-4;
+    networks::residual_block(): 256, 1e-4;
+    networks::pooling(0): 256, TOLERANCE;
+    networks::orders_sums_relu(0): 256, TOLERANCE;
+    networks::losses(0): 256, TOLERANCE;
+    networks::masked_losses(0): 256, TOLERANCE;
+    networks::modules(): 256, TOLERANCE;
+    networks::detached(): 64, TOLERANCE;
+    networks::tokens(): 256, 1e-4;
+    single::of_elements(): 256, TOLERANCE;
+    single::of_two(): 128, TOLERANCE;
+    single::repeated(): 256, TOLERANCE;
+    single::parts(): 256, TOLERANCE;
+    single::norms(): 256, 1e-4;
+    single::attention(): 48, 1e-4;
+    single::rotations(): 128, TOLERANCE;
+    single::recurrent(): 128, 1e-4;
 }

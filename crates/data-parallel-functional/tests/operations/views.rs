@@ -36,35 +36,15 @@ fn assert_view(
     assert_results(&beside, &expected, TOLERANCE);
 }
 
-fn assert_image_views(f: impl Fn(&Value) -> Result<Value>) {
-    let x = [random((5, 6, 7, 4), 1)];
-    let f = |x: &Tensor, _: &[Tensor]| f(&Value::new(x)?);
-    assert_view(&x, |x| x.narrow(0, 2, 2), f);
-    assert_view(&x, |x| x.narrow(2, 1, 5), f);
-    assert_view(&x, |x| x.permute((0, 2, 3, 1)), f);
-    assert_view(&x, |x| x.narrow(0, 0, 1)?.broadcast_as((3, 6, 7, 4)), f);
-}
-
 #[test]
 fn images() {
-    assert_image_views(Value::nhwc);
-    assert_image_views(Value::flatten);
-    assert_image_views(Value::relu);
-    assert_image_views(Value::global_avg_pool2d);
-    assert_image_views(|x| x.avg_pool2d(2, 2));
-    assert_image_views(|x| x.max_pool2d(2, 2));
-    assert_image_views(|x| {
-        let c = x.dims()[3];
-        x.conv2d(&random((3, c, 2, 2), 2), Some(&random(3, 3)), 1, 1)
-    });
-    assert_image_views(|x| {
-        let c = x.dims()[3];
-        let [mean, var] = [2, 3].map(|seed| Var::from_tensor(&random(c, seed)).unwrap());
-        x.batch_norm2d([&random(c, 4), &random(c, 5)], [&mean, &var], None, true)
-    });
-    assert_image_views(|x| x + &x.relu()?);
-    assert_image_views(Value::sum);
-    assert_image_views(Value::mean);
+    let x = [random((5, 6, 7, 4), 1)];
+    let relu = |x: &Tensor, _: &[Tensor]| Value::new(x)?.relu();
+    assert_view(&x, |x| x.narrow(0, 2, 2), relu);
+    assert_view(&x, |x| x.narrow(2, 1, 5), relu);
+    assert_view(&x, |x| x.permute((0, 2, 3, 1)), relu);
+    assert_view(&x, |x| x.narrow(0, 0, 1)?.broadcast_as((3, 6, 7, 4)), relu);
+    // an image of one channel, of which only the shape changes
     let nhwc = |x: &Tensor, _: &[Tensor]| Value::new(x)?.nhwc();
     assert_view(&[random((5, 1, 6, 7), 1)], |x| x.transpose(2, 3), nhwc);
 }
@@ -72,15 +52,9 @@ fn images() {
 /// The book's W3 is (800, 128), in rows of outputs: it is passed as a transposed view.
 #[test]
 fn weights_and_biases() {
-    let inputs = [random((2, 3, 4, 5), 1), random((2, 6, 6, 3), 2)];
-    let conv2d = |w: &Tensor, t: &[Tensor]| Value::new(&t[0])?.conv2d(w, None, 1, 0);
-    assert_view(&inputs, |w| w.permute((3, 1, 0, 2)), conv2d);
     let inputs = [random((9, 5), 1), random((6, 4), 2), random(5, 3)];
     let linear = |w: &Tensor, t: &[Tensor]| Value::new(&t[0])?.linear(w, Some(&t[1]));
     assert_view(&inputs, |w| w.narrow(0, 3, 4)?.t(), linear);
-    let inputs = [random((5, 8), 1), random((6, 8), 2)];
-    let matmul = |w: &Tensor, t: &[Tensor]| Value::new(&t[0])?.matmul(w, None);
-    assert_view(&inputs, Tensor::t, matmul);
     let inputs = [random(9, 1), random((6, 3), 2), random((5, 3), 3)];
     let bias = |b: &Tensor, t: &[Tensor]| Value::new(&t[0])?.linear(&t[1], Some(b));
     assert_view(&inputs, |b| b.narrow(0, 2, 5), bias);

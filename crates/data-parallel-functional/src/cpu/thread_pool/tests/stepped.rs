@@ -12,12 +12,12 @@ thread_local! {
 }
 
 /// Runs `hook` on this thread before an atomic operation, after `steps` others.
-pub(super) fn before(steps: usize, hook: impl FnOnce() + 'static) {
+pub(crate) fn before(steps: usize, hook: impl FnOnce() + 'static) {
     NEXT.set(Some((steps, Box::new(hook))));
 }
 
 /// True if the hook has run.
-pub(super) fn is_over() -> bool {
+pub(crate) fn is_over() -> bool {
     NEXT.with_borrow(Option::is_none)
 }
 
@@ -38,19 +38,19 @@ fn step() {
 macro_rules! stepped {
     ($name:ident, $value:ty) => {
         #[derive(Default)]
-        pub(super) struct $name(atomic::$name);
+        pub(crate) struct $name(atomic::$name);
 
         impl $name {
-            pub(super) fn new(value: $value) -> Self {
+            pub(crate) fn new(value: $value) -> Self {
                 Self(atomic::$name::new(value))
             }
 
-            pub(super) fn load(&self, order: Ordering) -> $value {
+            pub(crate) fn load(&self, order: Ordering) -> $value {
                 step();
                 self.0.load(order)
             }
 
-            pub(super) fn store(&self, value: $value, order: Ordering) {
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
                 step();
                 self.0.store(value, order);
             }
@@ -62,25 +62,25 @@ stepped!(AtomicBool, bool);
 stepped!(AtomicUsize, usize);
 
 impl AtomicBool {
-    pub(super) fn swap(&self, value: bool, order: Ordering) -> bool {
+    pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
         step();
         self.0.swap(value, order)
     }
 }
 
 impl AtomicUsize {
-    pub(super) fn fetch_add(&self, n: usize, order: Ordering) -> usize {
+    pub(crate) fn fetch_add(&self, n: usize, order: Ordering) -> usize {
         step();
         self.0.fetch_add(n, order)
     }
 
-    pub(super) fn fetch_sub(&self, n: usize, order: Ordering) -> usize {
+    pub(crate) fn fetch_sub(&self, n: usize, order: Ordering) -> usize {
         step();
         self.0.fetch_sub(n, order)
     }
 
     /// In two steps, as other threads see it.
-    pub(super) fn fetch_update(
+    pub(crate) fn fetch_update(
         &self,
         set: Ordering,
         fetch: Ordering,
