@@ -160,7 +160,7 @@ fn the_tables_are_what_candle_computes() -> Result<()> {
     );
     has(&in_one_line(&page()?), &counts)?;
     let cases = of_nn.len() + of_core.len();
-    let counts = format!("Of {cases} cases, {wrong} give a wrong gradient and {missing} none");
+    let counts = format!("Of {cases} cases, {wrong} have a wrong gradient and {missing} have none");
     has(
         &in_one_line(&fs::read_to_string(root().join("README.md"))?),
         &counts,

@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 use tests::stepped::{AtomicBool, AtomicUsize};
 
-/// How often a thread that waits looks again before it first offers its core to another thread: for about 50 µs.
+/// Looks of a thread that waits, before it first offers its core to another thread: for about 50 µs.
 const SPINS: usize = 2000;
 
-/// How long a helper then offers its core to other threads before it sleeps.
+/// The time that a helper then offers its core to other threads before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(400);
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
@@ -49,9 +49,9 @@ struct Shared {
     unfinished: Aligned<AtomicUsize>,
     /// Counts the jobs; a helper waits for it to change.
     round: Aligned<AtomicUsize>,
-    /// Whether each thread sleeps and has to be woken.
+    /// For each thread, true if it sleeps and has to be woken.
     asleep: Box<[AtomicBool]>,
-    /// How many sleep.
+    /// The number of those that sleep.
     sleepers: AtomicUsize,
     ended: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
