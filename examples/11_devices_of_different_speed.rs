@@ -44,7 +44,7 @@ fn speeds(net: &DataParallel, mut step: impl FnMut() -> Result<f32>) -> Result<V
 /// the last replica, and the last loss. If there is no GPU, the second replica is slow.
 fn train_split(devices: &[Device], weights: Option<&[f64]>) -> Result<(f64, f64, f32)> {
     let extra = if devices[0].is_cpu() { 24 } else { 0 };
-    let built = AtomicUsize::new(0); // replicas are built one after the other, a second one for the check last
+    let built = AtomicUsize::new(0); // replicas, one after the other; a check builds one more
     let network = move |vb: VarBuilder<'_>| slow_network(extra * built.fetch_add(1, Relaxed), vb);
     let net = DataParallel::new(devices, Initializer::Xavier(2.0), 0, network)?;
     let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
