@@ -22,7 +22,9 @@ use crate::finite::Finite;
 use crate::network_state::{Initializer, NetworkState, Origin, build};
 use crate::place::Place;
 use crate::processes::Processes;
-use crate::replica::{Cores, Memberships, NetworkId, Replica, Shared, Twin, Worker, Workers};
+use crate::replica::{
+    Built, Cores, Memberships, NetworkId, Replica, Shared, Twin, Worker, Workers,
+};
 use crate::replication::{ReduceOn, Replication};
 use crate::resumed::Resumed;
 use crate::statistics::Statistics;
@@ -157,21 +159,14 @@ impl DataParallel {
                 devices::threads::set_passes_at_once(k.min(devices::cores()));
                 let draw = || Origin::Drawn(initializer, Box::new(rng(seed)));
                 let origin = first.map_or_else(draw, Origin::Copy);
-                let (built, state) = build(&device, origin, |vb| network(vb))?;
+                let (net, state) = build(&device, origin, |vb| network(vb))?;
                 let twin = match i {
                     0 => Twin::new(device, move |vb| network(vb)),
                     _ => Twin::default(),
                 };
-                Replica::new(
-                    name,
-                    Box::new(built),
-                    twin,
-                    state,
-                    seed,
-                    memberships,
-                    &how,
-                    shared,
-                )
+                let net = Box::new(net);
+                let built = Built { net, state, twin };
+                Replica::new(name, built, seed, memberships, &how, shared)
             };
             let (worker, state) = Worker::start(name, id, k, make)?;
             if i == 0 && devices[0].is_cpu() {

@@ -35,6 +35,6 @@ pub(crate) use loss::Loss;
 pub(crate) use refusal::Refusal;
 pub(crate) use replica::{Replica, Shared};
 pub(crate) use slot::{NamedState, Slot, state_name, state_names};
-pub(crate) use twin::Twin;
+pub(crate) use twin::{Built, Twin};
 pub(crate) use waits::NetworkId;
 pub(crate) use workers::{Worker, Workers};

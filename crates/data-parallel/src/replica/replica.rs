@@ -19,7 +19,7 @@ use super::pass_sums::OutputSums;
 use super::refusal::Refusal;
 use super::shared_buffers::{check_buffers, share_buffers};
 use super::slot::{Slot, Untrained};
-use super::twin::Twin;
+use super::twin::{Built, Twin};
 use crate::batch_tensors::BatchTensors;
 use crate::layers::DropoutPass;
 use crate::network_state::NetworkState;
@@ -62,15 +62,14 @@ struct Written {
 impl Replica {
     pub fn new(
         name: &str,
-        net: Box<dyn AnyNetwork>,
-        twin: Twin,
-        state: NetworkState,
+        built: Built,
         seed: u64,
         memberships: Memberships,
         how: &Replication,
         shared: Shared,
     ) -> Result<Self> {
         let rank = memberships.gradients.rank();
+        let Built { net, state, twin } = built;
         let connections = Connections::new(name, memberships, how, &state.device(), &shared.cores)?;
         Ok(Self {
             net,

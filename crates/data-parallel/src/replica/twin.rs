@@ -18,6 +18,13 @@ const TRIES: usize = 4;
 /// How often a network is called again that has other outputs: it may draw them.
 const AGAIN: usize = 8;
 
+/// A network as its function has built it.
+pub(crate) struct Built {
+    pub net: Box<dyn AnyNetwork>,
+    pub state: NetworkState,
+    pub twin: Twin,
+}
+
 /// Builds the second network, with the parameters of a state.
 type Build = dyn Fn(&NetworkState) -> Result<Box<dyn AnyNetwork>>;
 
