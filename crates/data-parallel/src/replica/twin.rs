@@ -68,25 +68,37 @@ impl Twin {
         let Some(build) = self.build.take() else {
             return Ok(());
         };
+        let is_done = self.compare(&*build, net, state, own, outputs);
+        if !matches!(is_done, Ok(true)) {
+            self.build.set(Some(build)); // for the next call
+        }
+        is_done.map(drop)
+    }
+
+    /// True if there is nothing more to compare.
+    fn compare(
+        &self,
+        build: &Build,
+        net: &dyn AnyNetwork,
+        state: &NetworkState,
+        own: impl FnOnce() -> Result<Tensor>,
+        outputs: impl Fn(&dyn AnyNetwork) -> Result<Tensor>,
+    ) -> Result<bool> {
         let own = own()?;
         let of_twin = quietly(|| or_panic(|| outputs(&*build(state)?)));
         let Ok(Ok(of_twin)) = of_twin else {
-            return Ok(());
+            return Ok(true);
         };
         self.tries.update(|tries| tries + 1);
         if are_alike(&own, &of_twin)? {
-            if !shows_something(&own)? && self.tries.get() < TRIES {
-                self.build.set(Some(build));
-            }
-            return Ok(());
+            return Ok(shows_something(&own)? || self.tries.get() >= TRIES);
         }
         for _ in 0..AGAIN {
             let again = state.restore_buffers_after(|| outputs(net))?;
             if !are_alike(&own, &again)? {
-                return Ok(()); // it draws
+                return Ok(true); // it draws
             }
         }
-        self.build.set(Some(build));
         bail!(
             "built a second time with the same parameters, the network has other outputs. So a tensor that its function \
              computes from a weight, or draws, while it builds the network would never change: compute it where the \
