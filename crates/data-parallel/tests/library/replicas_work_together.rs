@@ -424,16 +424,16 @@ fn slow_backward(forward: bool) -> candle_core::Result<()> {
     Ok(())
 }
 
-/// The first step of eight layers, between which the backward pass takes 20 ms each, over links that take 20 ms
-/// for the gradients of a layer.
-fn first_step_over_slow_links(overlap: bool) -> Result<Duration> {
+/// The fastest of five steps of eight layers, between which the backward pass takes 20 ms each, over links that take
+/// 20 ms for the gradients of a layer. The layers are small, so that a busy machine has little to compute.
+fn step_over_slow_links(overlap: bool) -> Result<Duration> {
     let link = Link {
         latency: PAUSE / 2,
         bytes_per_second: 1e12,
     };
     let how = with(|how| (how.link, how.bucket_bytes, how.overlap) = (Some(link), 1, overlap));
     let net = DataParallel::with(how, &cpus(2), Initializer::Xavier(3.0), 0, |vb| {
-        let layers = (0..8).map(|i| vb.get((784, 784), &format!("{i}")));
+        let layers = (0..8).map(|i| vb.get((16, if i == 0 { 784 } else { 16 }), &format!("{i}")));
         let layers = layers.collect::<candle_core::Result<Vec<_>>>()?;
         Ok(move |x: &Value, train: bool| {
             let mut h = x.nhwc()?.flatten()?;
@@ -443,24 +443,23 @@ fn first_step_over_slow_links(overlap: bool) -> Result<Duration> {
             Ok(h)
         })
     })?;
-    // the checks of a first step take time of their own: that of the gradients runs the slow backward too
     let trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.0)).check_gradients(false);
     let mut trainer = trainer.within_shards();
     let (x, y) = formula_batch(0, 2)?;
-    let start = Instant::now();
-    trainer.step(&x, &y)?;
-    Ok(start.elapsed())
+    trainer.step(&x, &y)?; // the checks of a first step take time of their own
+    let times = (0..5).map(|_| {
+        let start = Instant::now();
+        trainer.step(&x, &y)?;
+        Ok(start.elapsed())
+    });
+    let times = times.collect::<Result<Vec<_>>>()?;
+    Ok(times.into_iter().min().unwrap_or_default())
 }
 
 /// 160 ms of either: 320 one after the other, little more than 180 at the same time.
 #[test]
 fn the_all_reduce_goes_on_while_the_replicas_compute() -> Result<()> {
-    let fastest = |overlap| -> Result<Duration> {
-        let times = (0..3).map(|_| first_step_over_slow_links(overlap));
-        let times = times.collect::<Result<Vec<_>>>()?;
-        Ok(times.into_iter().min().unwrap_or_default())
-    };
-    let (apart, together) = (fastest(false)?, fastest(true)?);
+    let (apart, together) = (step_over_slow_links(false)?, step_over_slow_links(true)?);
     ensure!(apart >= Duration::from_millis(310), "{apart:?}");
     ensure!(together < apart.mul_f64(0.75), "{together:?}, {apart:?}");
     Ok(())
