@@ -1,4 +1,4 @@
-//! How much of the accuracy after the last epoch is noise? LeNet as in the book, with several seeds.
+//! The noise in the accuracy after the last epoch: LeNet as in the book, with several seeds.
 //!
 //! `cargo run --example 15_seeds`, or the book's run with twelve seeds
 //! `… -- --data DIR --limit-train 60000 --epochs 10 --seeds 12`

@@ -98,7 +98,7 @@ fn weights(text: &str) -> Result<Weights, &'static str> {
     weights.ok_or("expected positive numbers such as 3,1")
 }
 
-/// How the processes of a run communicate.
+/// The way in which the processes of a run communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProcessGroupBackend {
     /// One process, with a thread for each replica
@@ -107,7 +107,7 @@ pub enum ProcessGroupBackend {
     Mpi,
 }
 
-/// What becomes of the learning rate after the warm-up.
+/// The learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LrSchedule {
     /// It stays, as in the book
@@ -163,7 +163,7 @@ impl run::ProgramOptions for Options {
 }
 
 impl Options {
-    /// What can be said without looking at devices or data.
+    /// Checks the options, without a look at devices or data.
     pub(crate) fn check(&self) -> Result<()> {
         if let (Some(out), Some(resume)) = (&self.run.out, &self.resume) {
             ensure!(

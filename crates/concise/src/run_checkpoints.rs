@@ -194,7 +194,7 @@ fn with_kept(error: candle_core::Error, run: &Run) -> anyhow::Error {
     }
 }
 
-/// What the run sees of the network.
+/// The run's view of the network.
 struct State<'a>(&'a DataParallel);
 
 impl TrainState for State<'_> {

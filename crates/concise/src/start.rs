@@ -1,4 +1,4 @@
-//! What comes before there is a network: devices, data, and processes that agree on the run.
+//! The work before there is a network: devices, data, and processes that agree on the run.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::options::Options;
 /// A run before its network is built.
 pub(crate) struct Started {
     pub run: Run,
-    /// Where its replicas are.
+    /// The devices and processes of its replicas.
     pub world: World,
     /// How they work together.
     pub how: Replication,

@@ -26,7 +26,7 @@ use crate::files;
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// What is locked: the folder as an open file; on Windows, a file in it.
+    /// The open file that is locked: the folder; on Windows, a file in it.
     file: OnceLock<File>,
 }
 

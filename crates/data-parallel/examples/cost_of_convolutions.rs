@@ -1,4 +1,4 @@
-//! What convolutions cost, in layers of this library and in candle's: with groups, dilation, a rectangular kernel,
+//! Times of convolutions, in layers of this library and in candle's: with groups, dilation, a rectangular kernel,
 //! transposed. One with dilation is made of another layer. The page `notebooks-md/your-own-project.md` has the table. The claim
 //! `layers_train_right` compares them with candle's.
 //!

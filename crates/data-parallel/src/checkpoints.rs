@@ -97,7 +97,7 @@ pub struct Checkpoints {
     keep: usize,
     on_failed_write: Option<FailedWrite>,
     progress: Arc<Mutex<Progress>>,
-    /// Where the newest checkpoint was written; where the run begins if there is none.
+    /// The position of the newest checkpoint; the beginning of the run if there is none.
     saved: Saved,
     /// The number of the last checkpoint, whether or not it could be written.
     tried: usize,
@@ -110,10 +110,10 @@ pub struct Checkpoints {
     notes: Vec<String>,
 }
 
-/// What a program does when a checkpoint cannot be written.
+/// The program's answer to a checkpoint that cannot be written.
 type FailedWrite = Box<dyn FnMut(&candle_core::Error) + Send>;
 
-/// Where a checkpoint was written.
+/// The position of a checkpoint in the run.
 #[derive(Debug, Clone, Default)]
 struct Saved {
     number: usize,
@@ -302,7 +302,7 @@ impl Checkpoints {
         })
     }
 
-    /// What is left of an epoch, in the order of [`DataIter::epoch`]. Of several processes each gets its part of each
+    /// The rest of an epoch, in the order of [`DataIter::epoch`]. Of several processes each gets its part of each
     /// minibatch. An evaluation on the same data takes the data itself, and does not count.
     ///
     /// Take all of them: `take(100)` would give a run that goes on 100 others. If training is to end, they end between two
@@ -463,10 +463,7 @@ impl Checkpoints {
         let is_saved = self.saved.position == Some(lock(&self.progress).position());
         if is_saved && ended.is_best {
             // if another program has the file open, it gets its name when the run goes on
-            let _ = self.written(|folder| {
-                let _ = folder.folder().rename(NEXT_BEST, BEST);
-                Ok(())
-            });
+            let _ = self.written(|folder| folder.folder().rename(NEXT_BEST, BEST).or(Ok(())));
         }
         Ok((self.net.processes.rank() == 0).then_some(ended))
     }

@@ -64,7 +64,7 @@ pub struct DataParallel {
     divided: Arc<Mutex<Vec<String>>>,
     /// What the network was built as.
     pub(crate) network_type: NetworkType,
-    /// How many trainers it has had.
+    /// The number of its trainers, with those that are gone.
     pub(crate) trainers: Arc<AtomicUsize>,
     pub(crate) statistics: Arc<Statistics>,
     /// Who sees the minibatches of its trainers.

@@ -65,7 +65,7 @@ impl NetworkState {
         first.map_or(Device::Cpu, |(_, var)| var.device().clone())
     }
 
-    /// What belongs to the network and is not trained.
+    /// Tensors of the network that are not trained.
     pub fn buffers(&self) -> impl Iterator<Item = &(String, Var)> {
         self.entries.iter().filter(|(name, _)| self.is_buffer(name))
     }
@@ -160,7 +160,7 @@ fn is_statistic(name: &str) -> bool {
     ["running_mean", "running_var", COUNT].contains(&last)
 }
 
-/// Where the values of a new replica come from.
+/// The source of the values of a new replica.
 pub(crate) enum Origin {
     /// Drawn: the first replica.
     Drawn(Initializer, Box<Rng>),
@@ -315,7 +315,7 @@ impl Initializer {
         Ok(())
     }
 
-    /// What is drawn for a tensor; its layer asks for `hint`.
+    /// The values that are drawn for a tensor; its layer asks for `hint`.
     fn init(&self, shape: &Shape, hint: Init) -> Init {
         match *self {
             Initializer::Normal(stdev) if shape.rank() >= 2 => Init::Randn { mean: 0.0, stdev },

@@ -158,7 +158,7 @@ impl Processes {
         self.world.is_none()
     }
 
-    /// What each of the processes has brought, in rank order. `what` is its name.
+    /// The value of each process, in rank order. `what` is its name.
     ///
     /// # Errors
     /// If the processes do not reach each other; in all of them, if one brings something else.
@@ -257,7 +257,7 @@ impl Processes {
         own.or(of_first).context("a process cannot go on")
     }
 
-    /// What the first process makes, in all of them.
+    /// Gives all processes the value that the first one makes.
     ///
     /// # Errors
     /// In all processes, if the first one cannot make it.
@@ -295,7 +295,7 @@ impl Processes {
         self.world().map_or(0, |world| world.rank())
     }
 
-    /// How many there are.
+    /// The number of processes.
     pub fn count(&self) -> usize {
         self.world().map_or(1, |world| world.size())
     }

@@ -18,7 +18,7 @@ use collective::{Algorithm, GroupOptions};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Replication {
-    /// How the gradients are summed.
+    /// The algorithm that sums the gradients.
     pub allreduce: Algorithm,
     /// Where they are.
     pub reduce_on: ReduceOn,

@@ -70,7 +70,7 @@ pub fn warmup<S: Fn(usize) -> f64 + Clone>(steps: usize, then: S) -> impl Fn(usi
     }
 }
 
-/// How much of `steps` is over.
+/// The part of `steps` that is over.
 fn done(step: usize, steps: usize) -> f64 {
     (step as f64 / steps.max(1) as f64).min(1.0)
 }

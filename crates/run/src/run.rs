@@ -112,6 +112,18 @@ struct Progress {
     trace: Option<Trace>,
 }
 
+impl Progress {
+    fn new(sizes: Sizes) -> Self {
+        Self {
+            taken: 0,
+            checkpoint: None,
+            unread: Unread::default(),
+            bar: Bar::new(sizes),
+            trace: None,
+        }
+    }
+}
+
 /// Results of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
@@ -188,13 +200,7 @@ impl Run {
             arguments: start::arguments(options, k),
             names: Vec::new(),
             record: Record::new(sizes),
-            progress: Progress {
-                taken: 0,
-                checkpoint: None,
-                unread: Unread::default(),
-                bar: Bar::new(sizes),
-                trace: None,
-            },
+            progress: Progress::new(sizes),
             places,
         })
     }

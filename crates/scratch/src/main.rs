@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Where there is no memory left, the run ends in a line.
+/// Ends the run with a line where there is no memory left.
 #[global_allocator]
 static MEMORY: data_parallel_functional::Allocator = run::ALLOCATOR;
 

@@ -10,7 +10,7 @@ use crate::{
     zeros,
 };
 
-/// What a device has.
+/// The state of one device.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,

@@ -12,7 +12,7 @@ use crate::{
     Job, Optimizer, copies, floats, lenet, on_threads, own_part, shard, tensor, unflatten,
 };
 
-/// What a device has.
+/// The state of one device.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,

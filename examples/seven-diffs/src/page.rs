@@ -7,7 +7,7 @@ use functional::{backward, cross_entropy};
 
 use crate::{Job, Optimizer, copies, lenet, on_threads, shard, zeros};
 
-/// What a device has.
+/// The state of one device.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,

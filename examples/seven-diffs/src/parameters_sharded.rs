@@ -10,7 +10,7 @@ use crate::{
     zeros,
 };
 
-/// What a device has.
+/// The state of one device.
 pub struct Replica {
     /// This member's part of the parameters of each layer.
     pub params: Vec<Var>,

@@ -10,7 +10,7 @@ use functional::{BackwardOptions, Bucket, BucketMemory, Gradients, cross_entropy
 
 use crate::{Job, Optimizer, copies, floats, lenet, on_threads, shard};
 
-/// What a device has.
+/// The state of one device.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,

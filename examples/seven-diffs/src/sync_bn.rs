@@ -13,7 +13,7 @@ use functional::{
 
 use crate::{Job, Optimizer, copies, floats, layer, on_threads, shard};
 
-/// What a device has.
+/// The state of one device.
 pub struct Replica {
     /// Its copy of the parameters.
     pub params: Vec<Var>,

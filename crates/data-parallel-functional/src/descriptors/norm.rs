@@ -6,7 +6,7 @@ use candle_core::{Result, Var, bail};
 /// The numbers of a batch norm, of which the default ones are PyTorch's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchNorm {
-    /// What is added to the variance: 1e-5.
+    /// The ε that is added to the variance: 1e-5.
     pub eps: f32,
     /// The weight of a batch in the running statistics: 0.1.
     pub momentum: f64,

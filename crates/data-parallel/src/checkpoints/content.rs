@@ -1,4 +1,4 @@
-//! What a checkpoint has, as tensors and texts: writes it, and checks what was found against the program that goes on.
+//! The content of a checkpoint, as tensors and texts: writes it, and checks a found one against the program that goes on.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::trainer::{CheckedState, LossSum, PresentSettings, Trainer};
 
 /// The name of the sums of a trainer's losses and their divisors.
 const LOSSES: &str = "losses";
-/// What the names of tensors begin with that are the user's own.
+/// The prefix of the user's own tensors.
 const OWN: &str = "own/";
 
 const VERSION: &str = "version";
@@ -34,12 +34,12 @@ const ALGORITHMS: &str = "algorithms";
 /// Why a newer checkpoint was not taken: no file has it.
 pub(super) const NOTE: &str = "note";
 
-/// What the names of the tensors of a trainer begin with.
+/// The prefix of the tensors of a trainer.
 fn of_trainer(i: usize) -> String {
     format!("trainer {i}/")
 }
 
-/// What was found in a folder, checked against the trainers.
+/// The checkpoint of a folder, checked against the trainers.
 pub(super) struct GoesOn {
     pub network: Vec<(String, Tensor)>,
     pub trainers: Vec<OfTrainer>,
@@ -52,7 +52,7 @@ pub(super) struct GoesOn {
     pub notes: Vec<String>,
 }
 
-/// What a trainer takes up.
+/// The state that a trainer loads.
 pub(super) struct OfTrainer {
     pub state: CheckedState,
     pub settings: PresentSettings,
@@ -139,7 +139,7 @@ pub(super) fn diverged(error: candle_core::Error) -> candle_core::Error {
     ))
 }
 
-/// What of a checkpoint the trainers and their network take up.
+/// The part of a checkpoint that the trainers and their network load.
 ///
 /// # Errors
 /// If it is of another run. Nothing was changed.

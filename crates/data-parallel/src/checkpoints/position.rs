@@ -1,4 +1,4 @@
-//! Where a run stands: minibatches that its steps have taken, epochs that were completed.
+//! The position of a run: minibatches that its steps have taken, epochs that were completed.
 
 use std::fmt;
 use std::path::Path;
@@ -49,7 +49,7 @@ pub(super) struct Progress {
     before: usize,
     /// `save_every` has written the last checkpoint: no minibatch follows.
     ends: bool,
-    /// How many minibatches were given when `save_every` was called last.
+    /// The number of minibatches at the last call of `save_every`.
     asked_at: Option<usize>,
     /// The time of the present epoch's training before the clock began, which counts while minibatches are given.
     seconds: f64,
@@ -76,7 +76,7 @@ impl Progress {
         }
     }
 
-    /// How many minibatches steps have taken in all epochs.
+    /// The number of minibatches that steps have taken in all epochs.
     pub fn minibatches(&self) -> usize {
         self.before + self.given.number_taken()
     }

@@ -1,4 +1,4 @@
-//! What the result of a run depends on, in lines that begin with a name.
+//! The settings on which the result of a run depends, in lines that begin with a name.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn of_trainer(i: usize, lines: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// What of a trainer may not change during a run, because no checkpoint can bring it back.
+/// The settings of a trainer that may not change during a run, because no checkpoint can bring them back.
 pub(super) struct Fixed {
     settings: String,
     schedule: Option<Arc<LrSchedule>>,

@@ -39,7 +39,7 @@ pub(crate) struct DropoutPass {
 /// A pass that is being written down.
 struct Running {
     pass: DropoutPass,
-    /// How often each layer was called.
+    /// The number of calls of each layer.
     calls: HashMap<String, u64>,
 }
 

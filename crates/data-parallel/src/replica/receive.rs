@@ -1,4 +1,4 @@
-//! How the threads of replicas wait for work. It knows nothing of the work.
+//! Lets the threads of replicas wait for work, of which it knows nothing.
 
 use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
 use std::thread::yield_now;

@@ -141,7 +141,7 @@ impl Drop for Worker {
 pub(crate) struct Workers {
     pub network: NetworkId,
     pub all: Vec<Worker>,
-    /// How long replicas wait for each other.
+    /// The longest time that replicas wait for each other.
     pub timeout: Option<Duration>,
     /// True if no other process has replicas of this network.
     pub one_process: bool,
@@ -239,7 +239,7 @@ impl Workers {
     }
 }
 
-/// How long the other replicas have to answer after one has failed.
+/// The time that the other replicas have to answer after one has failed.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// What a run says of replicas that stand still.
@@ -249,7 +249,7 @@ fn late(missing: &[&Worker], limit: Duration) -> candle_core::Error {
     message(format!("replica {names} did not arrive within {limit:?}"))
 }
 
-/// What the group of replicas says in an error.
+/// The name of the group of replicas in an error.
 fn of_the_group(error: &candle_core::Error) -> Option<&collective::Error> {
     find(error)
 }

@@ -58,7 +58,7 @@ pub struct Trainer {
     /// The steps that were taken.
     pub(crate) steps: usize,
     pub(crate) waiting: Waiting,
-    /// What the sums of the last step were divided by; none where its gradients are not there.
+    /// The divisor of the sums of the last step; none where its gradients are not there.
     pub(crate) last_divisor: Option<f64>,
     pub(crate) slots: Slots,
     /// Its number among the trainers of the network: each draws numbers of its own.
@@ -78,7 +78,7 @@ pub(crate) enum LossSees {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Waiting {
     pub minibatches: usize,
-    /// What they count in its mean.
+    /// Their count in its mean.
     pub divisor: f64,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Flags {
     /// Training is to end, in all processes.
     pub stopping: Arc<AtomicBool>,
-    /// How many minibatches wait for their step.
+    /// The number of minibatches that wait for their step.
     pub waiting: Arc<AtomicUsize>,
 }
 
@@ -266,7 +266,8 @@ impl Trainer {
 
     /// Allows a loss in which examples depend on each other within the part of the minibatch that a replica has. Then the
     /// result depends on the number of replicas, as that of PyTorch's `DistributedDataParallel` does. Without this, such a
-    /// loss of several replicas is an error of the first step, or of the steps 4, 16, 64 and so on if it is seen later. [`over_minibatch`](Self::over_minibatch) takes the whole minibatch.
+    /// loss of several replicas is an error of the first step, or of the steps 4, 16, 64 and so on if it is seen later.
+    /// [`over_minibatch`](Self::over_minibatch) takes the whole minibatch.
     pub fn within_shards(self) -> Self {
         Self {
             loss_sees: LossSees::Shard,
@@ -341,6 +342,10 @@ impl Trainer {
     ///
     /// The check calls each module some 25 times for each shape. A module that counts its calls, or draws from a generator of
     /// its own, counts and draws for the check too.
+    ///
+    /// Two other checks of the first step stay on. A second network gets the same parameters and computes outputs. And on
+    /// several replicas the losses of single examples are computed, some five passes, if not
+    /// [`within_shards`](Self::within_shards).
     pub fn check_gradients(self, checks: bool) -> Self {
         Self {
             checks_gradients: checks,
@@ -432,7 +437,7 @@ impl Trainer {
         self.rule.lr_of(self.steps)
     }
 
-    /// How many steps this trainer has taken, also before its state was loaded.
+    /// The number of steps that this trainer has taken, also before its state was loaded.
     ///
     /// ```no_run
     /// # use data_parallel::Trainer;

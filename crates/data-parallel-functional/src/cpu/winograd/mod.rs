@@ -34,7 +34,7 @@ const FEWEST: usize = 8;
 /// The same with stride 2, where it saves fewer products.
 const FEWEST_STRIDED: usize = 16;
 
-/// Whether a convolution is to be computed here.
+/// True if a convolution is to be computed here.
 pub(crate) fn fits(g: &Geometry) -> bool {
     let fewest = match g.stride {
         1 if g.padding <= 2 => FEWEST,
@@ -44,7 +44,7 @@ pub(crate) fn fits(g: &Geometry) -> bool {
     g.square_kernel() == Some(3) && g.channels.min(g.out_channels) >= fewest
 }
 
-/// Whether the tiles of stride 2, of 81 products each, save a quarter of the 9 products of an output.
+/// True if the tiles of stride 2, of 81 products each, save a quarter of the 9 products of an output.
 fn is_full(g: &Geometry) -> bool {
     4 * 81 * tiling(g).tiles() <= 3 * 9 * g.lines() * g.out_width
 }
