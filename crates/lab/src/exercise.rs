@@ -20,6 +20,9 @@ pub struct Exercise {
 /// Number of exercises, from the first on, that ask for functions that train together.
 pub const FUNCTIONS: usize = 5;
 
+/// Number of the first puzzle. The exercises before it are of section 13.5.
+pub const FIRST_PUZZLE: usize = 6;
+
 /// All exercises, in order.
 pub const ALL: &[Exercise] = include!(concat!(env!("OUT_DIR"), "/exercises.rs"));
 

@@ -17,9 +17,9 @@ use dataset::Data;
 use lab::answer::{self, Outcome, outcome};
 use lab::race::{RESNET18, race};
 use lab::training::Settings;
-use lab::{ALL, Desk, Exercise, FUNCTIONS};
+use lab::{ALL, Desk, Exercise, FIRST_PUZZLE, FUNCTIONS};
 
-/// Exercises to fill in: the functions of the book's page, then the parts of a trainer, then puzzles.
+/// Exercises to fill in: the functions of the book's page, then puzzles.
 ///
 /// Without a command: the first exercise that is not solved, checked whenever you save its file.
 #[derive(Parser)]
@@ -284,14 +284,11 @@ fn export(desk: &Desk, puzzle: &Exercise) -> Result<()> {
 /// The schedule of an answer as JSON, and whether it is right.
 fn schedule(desk: &Desk, puzzle: &Exercise) -> Result<(String, Outcome)> {
     let name = puzzle.name;
-    let first = PUZZLES.first;
-    if puzzle.number() < first {
-        bail!(
-            "{name} is no puzzle: they are {first} to {}",
-            ALL[ALL.len() - 1].label()
-        );
-    }
     let number = puzzle.number();
+    if number < FIRST_PUZZLE {
+        let last = ALL[ALL.len() - 1].label();
+        bail!("{name} is no puzzle: they are {FIRST_PUZZLE} to {last}");
+    }
     ensure!(
         desk.has(puzzle),
         "you have not begun {name}: cargo run -p lab -- {number}"
@@ -342,7 +339,7 @@ fn report(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<bool> {
             say!("{} Right.", style("✓").green().bold());
             let label = exercise.label();
             say!("  Compare: cargo run -p lab -- solution {label}");
-            if exercise.number() >= PUZZLES.first {
+            if exercise.number() >= FIRST_PUZZLE {
                 say!("  Run it on threads: cargo run -p lab -- race {label}");
             }
             if exercise.name == ALL[FUNCTIONS - 1].name {
@@ -381,52 +378,29 @@ fn patiently<T>(check: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Exercises that belong together, up to those of the next section.
-struct Section {
-    name: &'static str,
-    /// The number of its first exercise.
-    first: usize,
-}
-
-const SECTIONS: [Section; 3] = [
-    Section {
-        name: "section 13.5",
-        first: 1,
-    },
-    Section {
-        name: "the trainer",
-        first: 6,
-    },
-    PUZZLES,
-];
-
-const PUZZLES: Section = Section {
-    name: "puzzles",
-    first: 12,
-};
-
 /// Shows how far the reader is, the task, and the file.
 fn show(desk: &Desk, exercise: &Exercise, path: &Path) -> Result<()> {
-    let mut all = Vec::new();
-    for (i, section) in SECTIONS.iter().enumerate() {
-        let next = SECTIONS.get(i + 1).map_or(usize::MAX, |next| next.first);
-        let numbers = section.first..next;
-        let mut marks = String::new();
-        for exercise in ALL.iter().filter(|one| numbers.contains(&one.number())) {
-            marks.push(if desk.is_solved(exercise)? {
-                '●'
-            } else {
-                '○'
-            });
-        }
-        all.push(format!("{} {marks}", section.name));
-    }
-    say!("{}\n\n{}\n", all.join("  "), heading(exercise));
+    let first_puzzle = ALL.partition_point(|one| one.number() < FIRST_PUZZLE);
+    let (of_section, puzzles) = ALL.split_at(first_puzzle);
+    let of_section = marks(desk, of_section)?;
+    let puzzles = marks(desk, puzzles)?;
+    say!("section 13.5 {of_section}  puzzles {puzzles}\n");
+    say!("{}\n", heading(exercise));
     say!("{}\n", exercise.task());
     let file = style(shown(path)).cyan();
     say!("Fill in {file}. It is checked when you save it.");
     say!("A hint: cargo run -p lab -- hint {}\n", exercise.label());
     Ok(())
+}
+
+/// A mark for each exercise: full if it is solved.
+fn marks(desk: &Desk, exercises: &[Exercise]) -> Result<String> {
+    let mut marks = String::new();
+    for exercise in exercises {
+        let is_solved = desk.is_solved(exercise)?;
+        marks.push(if is_solved { '●' } else { '○' });
+    }
+    Ok(marks)
 }
 
 fn heading(exercise: &Exercise) -> impl Display {

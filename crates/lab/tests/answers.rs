@@ -7,7 +7,7 @@ use std::env;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ALL, Check, Exercise, judge};
+use lab::{ALL, Check, Exercise, FIRST_PUZZLE, judge};
 
 /// The page about the lab.
 const PAGE: &str = include_str!("../../../notebooks-md/lab.md");
@@ -97,7 +97,9 @@ fn every_exercise_has_a_title_a_task_and_a_hint() -> Result<()> {
         ensure!(number == expected, "{name} comes after {last}");
         ensure!(Exercise::find(exercise.label())?.name == name, "{name}");
         let row = format!("| {} | {} |", exercise.label(), exercise.title());
-        let is_puzzle = exercise.title().starts_with("Puzzle: ");
+        let is_puzzle = number >= FIRST_PUZZLE;
+        let is_named_so = exercise.title().starts_with("Puzzle: ");
+        ensure!(is_named_so == is_puzzle, "{name}: the title");
         ensure!(is_puzzle || PAGE.contains(&row), "lab.md has no {row:?}");
         last = number;
         let (question, answer) = exercise.hints();

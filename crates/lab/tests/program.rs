@@ -16,7 +16,7 @@ use lab::{ALL, Desk, Exercise};
 fn answers_run_as_processes() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let desk = Desk::in_folder(folder.path().to_owned());
-    let exercise = Exercise::find("12")?;
+    let exercise = Exercise::find("6")?;
     let (path, gap) = (desk.copy(exercise)?, exercise.gap);
     ensure!(fs::read_to_string(&path)? == gap, "the copy");
     let ends = gap.replace("todo!", "std::process::exit(0); todo!");

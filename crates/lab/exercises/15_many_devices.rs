@@ -1,4 +1,4 @@
-// 21. Puzzle: many devices
+// 15. Puzzle: many devices
 //
 // LeNet's gradient has 516,272 bytes. On 256 devices with links of 16 GB/s and
 // a latency of 10 µs, the owner takes 5.16 ms and the tree takes 0.68 ms. Write
@@ -9,14 +9,14 @@
 // The check looks whether it is an all-reduce for k = 2, 4, 8 and 16. For k =
 // 256 it only adds up the time.
 //
-// As in puzzle 13, 2 log2(k) messages are needed. For k = 256 that is 16
+// As in puzzle 7, 2 log2(k) messages are needed. For k = 256 that is 16
 // messages, or 0.16 ms. And 2 (k - 1) / k * N bytes are needed, which take
 // 0.064 ms. Together that is 0.224 ms.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
-// The halves of puzzle 14, for any power of two. In a round with the distance
+// The halves of puzzle 8, for any power of two. In a round with the distance
 // d, each device exchanges d chunks with the device at the distance d. It adds
 // the chunks that it keeps. After log2(k) rounds it has the sum of one chunk.
 // Then the sums are copied back the same way. That is 2 log2(k) messages with 2

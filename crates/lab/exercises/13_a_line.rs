@@ -1,4 +1,4 @@
-// 19. Puzzle: a line
+// 13. Puzzle: a line
 //
 // Four devices stand in a line, and only neighbors have links: 0 and 1, 1 and
 // 2, 2 and 3. Write an all-reduce that sums every chunk as 0+1+2+3, the order
@@ -12,7 +12,7 @@
 // device 0 has no other link. It also receives N bytes from the right. At the
 // end, the last sum still has to reach the other devices.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
 // Each chunk goes along the line and back, and each one begins a round after

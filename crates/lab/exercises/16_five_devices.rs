@@ -1,6 +1,6 @@
-// 22. Puzzle: five devices
+// 16. Puzzle: five devices
 //
-// Five is no power of two, so the halves of puzzle 14 do not fit. The owner has
+// Five is no power of two, so the halves of puzzle 8 do not fit. The owner has
 // 8 messages one after the other. The tree has 6, but 6 N bytes go through its
 // busiest devices. Write an all-reduce of five devices with
 //
@@ -15,7 +15,7 @@
 // have the sum, so five devices need 3 more. So 6 is the least with so few
 // bytes.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
 // All devices do the same: in a round with the skip s, each one sends to the

@@ -1,4 +1,4 @@
-// 20. Puzzle: a slow device
+// 14. Puzzle: a slow device
 //
 // The links among devices 0, 1 and 2 carry 10 GB/s. The links to and from
 // device 3 carry only 1 GB/s. No link has a latency. Write an all-reduce of 1
@@ -9,7 +9,7 @@
 // bytes, another millisecond. Its link works in both directions at the same
 // time. So an all-reduce cannot take less than 1 ms.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
 // A pipeline: every chunk has an owner among the fast devices, which take

@@ -1,4 +1,4 @@
-// 13. Puzzle: four devices, two chunks
+// 7. Puzzle: four devices, two chunks
 //
 // The tree sums four devices in pairs, and then it sums the pairs. The sum goes
 // back the same way. So four messages of N bytes follow one another: 4 N. Each
@@ -17,10 +17,10 @@
 // that have the sum. So all four have it after two more messages. That is four
 // messages of N/2 bytes, one after the other: 2 N.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
-// Puzzle 12, twice. First in the pairs at distance 2: each device adds one half
+// Puzzle 6, twice. First in the pairs at distance 2: each device adds one half
 // of the data, and then it copies the other half. Now each device has the sum
 // of two values. Then the pairs at distance 1 do the same with these sums. That
 // is four messages of N/2 bytes: 2 N, the least that two chunks allow.

@@ -1,4 +1,4 @@
-// 15. Puzzle: one-way links
+// 9. Puzzle: one-way links
 //
 // Four devices have only four links, and each link works in one direction:
 //
@@ -10,7 +10,7 @@
 // It cannot be less: with any links, 2 (k - 1) / k * N bytes are needed (the
 // page "Communication", "A lower bound").
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
 // The four links are a ring in the order 0, 2, 1, 3. In each of the six rounds,

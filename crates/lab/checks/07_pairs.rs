@@ -11,7 +11,7 @@ pub fn check() -> Result<()> {
     let chunks = schedule.chunks;
     ensure!(
         chunks == 2,
-        "It is an all-reduce, but it has {chunks} chunks. This puzzle has 2 chunks; puzzle 14 allows more."
+        "It is an all-reduce, but it has {chunks} chunks. This puzzle has 2 chunks; puzzle 8 allows more."
     );
     Ok(())
 }

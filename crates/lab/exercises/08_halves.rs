@@ -1,7 +1,7 @@
-// 14. Puzzle: four devices, four messages
+// 8. Puzzle: four devices, four messages
 //
 // A message takes some time to begin, its latency, and some time for its bytes.
-// The pairs of puzzle 13 need only 4 messages, but 2 N bytes. The owner needs
+// The pairs of puzzle 7 need only 4 messages, but 2 N bytes. The owner needs
 // only 1.5 N bytes, but 6 messages. Now write an all-reduce of four devices
 // that does both, with as many chunks as you like:
 //
@@ -13,11 +13,11 @@
 // them one after the other. It sends and receives at the same time. In each
 // round, the device with most messages counts.
 //
-// Neither number can be smaller. Puzzle 13 shows that 4 messages are needed.
+// Neither number can be smaller. Puzzle 7 shows that 4 messages are needed.
 // The page "Communication" shows that 2 (k - 1) / k * N bytes are needed, with
 // k = 4.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
 // First, the devices at distance 2 exchange halves: each adds the half that it

@@ -1,7 +1,7 @@
-// 17. Puzzle: the bits of the star
+// 11. Puzzle: the bits of the star
 //
 // The star sums in the order of the devices: 0+1+2+3. The ring and the halves
-// of puzzle 14 sum in other orders, so their bits can differ. Write an
+// of puzzle 8 sum in other orders, so their bits can differ. Write an
 // all-reduce of four devices that sums every chunk as 0+1+2+3, with
 //
 // * at most 1.5 N bytes through the busiest device,
@@ -16,7 +16,7 @@
 // only one device has it then. Each further message at most doubles the number
 // of devices that have the sum. So all four have it after two more messages.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
 // The sums are those of the owner: three messages, in any order that we like.

@@ -1,4 +1,4 @@
-// 18. Puzzle: three hosts
+// 12. Puzzle: three hosts
 //
 // Six devices are on three hosts: 0 and 1, 2 and 3, 4 and 5. The hosts have
 // slow network cards. Write an all-reduce in which
@@ -10,10 +10,10 @@
 // 6. For the first one, see each host as one device with k = 3: together the
 // hosts send at least 2 (k - 1) N = 4 N bytes, and that is 4/3 N for each host.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
-// Inside a host, the two devices exchange halves, as in puzzle 14. So each
+// Inside a host, the two devices exchange halves, as in puzzle 8. So each
 // device has one half of its host's sum. Then the three devices with the same
 // half are owners of a third each, N/6 bytes. At last the devices of a host
 // copy their halves. Bytes through a device: 1/2 + 2/6 + 2/6 + 1/2 = 5/3. Bytes

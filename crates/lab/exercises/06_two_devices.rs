@@ -1,4 +1,4 @@
-// 12. Puzzle: two devices, N bytes
+// 6. Puzzle: two devices, N bytes
 //
 // From here on you write schedules (book: 13.7). The data, N bytes, is cut into
 // equal chunks, numbered from 0. A device is called a member. A schedule has

@@ -1,4 +1,4 @@
-// 16. Puzzle: a server
+// 10. Puzzle: a server
 //
 // Device 0 is a server, and devices 1, 2 and 3 have links only to it and from
 // it. The star uses only these links. The server first receives 3 N bytes, and
@@ -11,7 +11,7 @@
 // server, so the server receives 3 N bytes. It has nothing to send before the
 // first sum is complete.
 //
-// Puzzle 12 explains `Schedule`, `add` and `copy`.
+// Puzzle 6 explains `Schedule`, `add` and `copy`.
 
 // gap:
 // The server adds one chunk while it sends the sum of the chunk before: this is
