@@ -1,6 +1,5 @@
 //! The check of an answer: a sentence that says what is wrong, or nothing.
 
-use std::fmt::Debug;
 use std::io::Write;
 use std::sync::Mutex;
 
@@ -82,14 +81,4 @@ pub fn same(what: &str, yours: &Tensor, right: &Tensor) -> Result<()> {
     let yours = shown(&yours);
     let right = shown(&right);
     bail!("{what} is wrong from element {first} on.\n  yours: {yours}\n  right: {right}")
-}
-
-/// Compares numbers or ranges of the answer with the right ones, without a tolerance.
-///
-/// # Errors
-/// If they differ. The message is the sentence, and shows both.
-pub fn equal<T: Debug + PartialEq + ?Sized>(sentence: &str, yours: &T, right: &T) -> Result<()> {
-    let both = format!("\n  yours: {yours:?}\n  right: {right:?}");
-    ensure!(yours == right, "{sentence}{both}");
-    Ok(())
 }

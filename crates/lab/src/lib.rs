@@ -25,4 +25,4 @@ pub mod training;
 pub use desk::{Desk, repository};
 pub use devices::without_backtrace;
 pub use exercise::{ALL, Exercise, FIRST_PUZZLE, FUNCTIONS};
-pub use judge::{Check, equal, judge, print_verdict, same};
+pub use judge::{Check, judge, print_verdict, same};
