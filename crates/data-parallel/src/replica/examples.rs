@@ -98,8 +98,8 @@ pub(crate) fn own_losses(losses: &Value, rows: Range<usize>) -> Result<Value> {
 const ONE_OTHER: &str = "with a copy of itself in place of another";
 const OTHERS: usize = 8;
 
-/// The number of times that losses are computed again before they are said to depend on others.
-const AGAIN: usize = 8;
+/// The number of times that both losses are computed again before they are said to depend on others: they may be drawn.
+const AGAIN: usize = 16;
 
 /// Looks whether the loss of an example depends on the other examples, by `losses`, which computes them. The losses of the
 /// first and the last example have to stay as they are where all others are copies of it, and where it is alone. An example
@@ -116,9 +116,6 @@ pub(crate) fn check_each_alone(
     let before = numbers(share)?;
     for (example, place) in [(0, 0), (n - 1, before.len() - 1)] {
         let before = before[place];
-        let is_near = |loss: f32, rounding: f32| {
-            (loss - before).abs() <= rounding * loss.abs().max(before.abs()) + 1e-7
-        };
         let own = example as u32;
         let mut tries = VecDeque::from([(vec![own; n], 1e-5, "among copies of itself")]);
         // another shape rounds otherwise
@@ -127,15 +124,21 @@ pub(crate) fn check_each_alone(
         } else {
             (vec![own], 1e-3, "alone")
         });
-        while let Some((rows, rounding, place_of_it)) = tries.pop_front() {
-            let found = match numbers(&share.rows(&rows)?) {
-                // its loss is that of the first or the last row
-                Ok(all) if example == 0 => all.first().copied(),
-                Ok(all) => all.last().copied(),
-                Err(_) if rows.len() != n => continue, // it takes this number of examples alone
-                Err(error) => return Err(error),
+        // its loss is that of the first or the last row
+        let loss_among = |rows: &[u32]| {
+            let all = numbers(&share.rows(rows)?)?;
+            let own = if example == 0 {
+                all.first()
+            } else {
+                all.last()
             };
-            let loss = found.context("there is no loss")?;
+            own.copied().context("there is no loss")
+        };
+        while let Some((rows, rounding, place_of_it)) = tries.pop_front() {
+            let loss = match loss_among(&rows) {
+                Err(_) if rows.len() != n => continue, // it takes this number of examples alone
+                loss => loss?,
+            };
             if !loss.is_finite() && rows.len() == n && place_of_it != ONE_OTHER {
                 // as of weights by classes, where all are of one class
                 let others = (0..n).filter(|other| *other != example).take(OTHERS);
@@ -145,12 +148,13 @@ pub(crate) fn check_each_alone(
                     (rows, 1e-5, ONE_OTHER)
                 }));
             }
-            if is_near(loss, rounding) || !(loss - before).is_finite() {
+            if is_near(loss, before, rounding) || !(loss - before).is_finite() {
                 continue;
             }
             for _ in 0..AGAIN {
-                if !is_near(numbers(share)?[place], 1e-5) {
-                    return Ok(());
+                let again = numbers(share)?[place];
+                if !is_near(again, before, 1e-5) || !is_near(loss_among(&rows)?, loss, 1e-5) {
+                    return Ok(()); // they are drawn
                 }
             }
             bail!(
@@ -162,4 +166,8 @@ pub(crate) fn check_each_alone(
         }
     }
     Ok(())
+}
+
+fn is_near(a: f32, b: f32, rounding: f32) -> bool {
+    (a - b).abs() <= rounding * a.abs().max(b.abs()) + 1e-7
 }

@@ -15,8 +15,8 @@ use crate::network_state::{NetworkState, Origin, build};
 /// The most calls of a network in which it is compared, as long as they show nothing.
 const TRIES: usize = 4;
 
-/// How often a network is called again that has other outputs: it may draw them.
-const AGAIN: usize = 8;
+/// How often both networks are called again where their outputs differ: they may draw them.
+const AGAIN: usize = 16;
 
 /// A network as its function has built it.
 pub(crate) struct Built {
@@ -25,8 +25,22 @@ pub(crate) struct Built {
     pub twin: Twin,
 }
 
+/// A network that was built from other numbers, and then got the parameters of the first one.
+struct Second {
+    net: Box<dyn AnyNetwork>,
+    state: NetworkState,
+}
+
+impl Second {
+    /// Nothing if they cannot be computed.
+    fn outputs(&self, outputs: impl Fn(&dyn AnyNetwork) -> Result<Tensor>) -> Option<Tensor> {
+        let outputs = || self.state.restore_buffers_after(|| outputs(&*self.net));
+        quietly(|| or_panic(outputs)).ok()?.ok()
+    }
+}
+
 /// Builds the second network, with the parameters of a state.
-type Build = dyn Fn(&NetworkState) -> Result<Box<dyn AnyNetwork>>;
+type Build = dyn Fn(&NetworkState) -> Result<Second>;
 
 /// The second network of one replica.
 #[derive(Default)]
@@ -42,13 +56,16 @@ impl Twin {
         network: impl Fn(VarBuilder<'_>) -> Result<N> + 'static,
     ) -> Self {
         let build = move |state: &NetworkState| {
-            let (twin, of_twin) = build(&device, Origin::Other(state.clone()), &network)?;
-            for (name, var) in of_twin.all() {
+            let (net, of_second) = build(&device, Origin::Other(state.clone()), &network)?;
+            for (name, var) in of_second.all() {
                 if let Some(value) = state.get(name) {
                     var.set(value)?;
                 }
             }
-            Ok(Box::new(twin) as Box<dyn AnyNetwork>)
+            Ok(Second {
+                net: Box::new(net),
+                state: of_second,
+            })
         };
         Self {
             build: Cell::new(Some(Box::new(build))),
@@ -85,18 +102,23 @@ impl Twin {
         outputs: impl Fn(&dyn AnyNetwork) -> Result<Tensor>,
     ) -> Result<bool> {
         let own = own()?;
-        let of_twin = quietly(|| or_panic(|| outputs(&*build(state)?)));
-        let Ok(Ok(of_twin)) = of_twin else {
+        let Ok(Ok(second)) = quietly(|| or_panic(|| build(state))) else {
+            return Ok(true);
+        };
+        let Some(of_second) = second.outputs(&outputs) else {
             return Ok(true);
         };
         self.tries.update(|tries| tries + 1);
-        if are_alike(&own, &of_twin)? {
+        if are_alike(&own, &of_second)? {
             return Ok(shows_something(&own)? || self.tries.get() >= TRIES);
         }
         for _ in 0..AGAIN {
             let again = state.restore_buffers_after(|| outputs(net))?;
-            if !are_alike(&own, &again)? {
-                return Ok(true); // it draws
+            let Some(again_of_second) = second.outputs(&outputs) else {
+                return Ok(true);
+            };
+            if !are_alike(&own, &again)? || !are_alike(&of_second, &again_of_second)? {
+                return Ok(true); // they draw
             }
         }
         bail!(
