@@ -357,7 +357,8 @@ impl DataParallel {
 
     /// This process's part of each minibatch of `data`, where several processes train: the shards of its replicas. Of a
     /// process that is alone it is all of it; data that is cut already stays as it is. All processes divide the same data
-    /// in the same order: with another seed in one of them, the next step is an error.
+    /// in the same order: with another seed in one of them, the next step is an error. What is not compared: the examples,
+    /// and the numbers of the epochs.
     ///
     /// ```
     /// # use data_parallel::prelude::*;

@@ -40,11 +40,10 @@ use std::time::{Duration, Instant};
 /// forward and backward pass of the module.
 ///
 /// **In which mode.** As the call runs, so in training mode if it trains. After each run the buffers get their values
-/// back. Two kinds of modules are compared with `train` false instead, so what they do in training alone is not compared:
-/// those that give another result each time in training, such as candle's dropout, and those that change something in
-/// training that is no buffer and on which inference depends. One run in training mode has changed that then. What gives
-/// NaN, or another result each time with `train` false, is an error. A module that counts its calls counts those of the
-/// comparisons too, some 25 for each shape.
+/// back. Modules that give another result each time in training, such as candle's dropout, are compared with `train` false
+/// instead, so what they do in training alone is not compared. What gives NaN, or another result each time with `train`
+/// false, is an error. So is what changes something in training that is no buffer and on which inference depends. A module
+/// that counts its calls counts those of the comparisons too, some 25 for each shape.
 ///
 /// A first step takes 9 to 30 times as long as others. One in which nothing is new takes no longer than without checks,
 /// except where equal numbers are looked for.

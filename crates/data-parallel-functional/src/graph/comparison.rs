@@ -22,6 +22,7 @@ use super::value::Value;
 use super::variables::Variables;
 use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, said, with};
 use candle_core::{Result, Tensor, TensorId, Var, bail};
+use devices::ensure;
 use std::cell::OnceCell;
 use std::panic::Location;
 use std::rc::Rc;
@@ -56,10 +57,15 @@ pub(crate) fn compare(
     if call.train {
         let trial = in_training(&**module, &first, &known.buffers)?;
         variables = note_variables(call, &trial.y)?;
-        if !trial.leaves_a_trace {
-            mode.train = true;
-            mode.buffers = trial.buffers.into();
-        }
+        ensure!(
+            !trial.leaves_a_trace,
+            "candle ({}): in training it changes something that is no buffer of the network, and inference depends on it. So \
+             each replica would have its own, and no file has it. data_parallel::buffer declares it; \
+             Trainer::check_gradients(false) trains all the same",
+            call.kind.made
+        );
+        mode.train = true;
+        mode.buffers = trial.buffers.into();
     }
     if !mode.train {
         variables.extend(note_variables(call, &mode.run(&first)?)?);
@@ -164,10 +170,11 @@ fn in_training(module: &Module, x: &[Tensor], buffers: &[Var]) -> Result<Trial> 
         let _back = SetBack(&buffers);
         module(x, true)?
     };
+    let after = inference()?;
     Ok(Trial {
         y,
         buffers,
-        leaves_a_trace: before != inference()?,
+        leaves_a_trace: after != before && after == inference()?, // otherwise it draws
     })
 }
 

@@ -64,10 +64,19 @@ impl Fixed {
         let settings = now.fixed_settings();
         let before = lines_without(&self.settings, &settings);
         let after = lines_without(&settings, &self.settings);
+        let or_nothing = |lines: String| {
+            if lines.is_empty() {
+                "nothing of this kind".to_owned()
+            } else {
+                format!("{lines:?}")
+            }
+        };
         ensure!(
             before.is_empty() && after.is_empty(),
-            "the run began with {before:?}, and the trainer has {after:?} now, which no checkpoint can bring back; set it \
-             before Checkpoints::open"
+            "the run began with {}, and the trainer has {} now, which no checkpoint can bring back; set it before \
+             Checkpoints::open",
+            or_nothing(before),
+            or_nothing(after)
         );
         let schedule = &now.rule.schedule;
         let factor = |of: &Option<Arc<LrSchedule>>, step| of.as_ref().map_or(1.0, |of| of(step));
@@ -80,7 +89,22 @@ impl Fixed {
                 factor(&self.schedule, step)
             )
         }
+        ensure!(
+            self.schedule.is_some() == schedule.is_some(),
+            "the trainer has {} now, and the run began with {}. No checkpoint can bring a schedule back; give the trainer \
+             one for all steps before Checkpoints::open",
+            a_schedule(schedule),
+            a_schedule(&self.schedule)
+        );
         Ok(())
+    }
+}
+
+fn a_schedule(schedule: &Option<Arc<LrSchedule>>) -> &'static str {
+    if schedule.is_some() {
+        "a schedule"
+    } else {
+        "no schedule"
     }
 }
 

@@ -231,22 +231,27 @@ impl Trainer {
     }
 
     /// True in the minibatches in which it is looked at whether losses depend on other examples: of the first step, until
-    /// one is right, and of the steps 4, 16, 64 and so on. A weight that grows, or minibatches that are all of one class, can
-    /// hide it at first.
-    fn looks_at_losses(&self) -> bool {
-        self.waiting.minibatches == 0 && functional::is_power_of_four(self.steps as u64 + 1)
+    /// one is right, of the steps 2, 4, 8 and so on, and where there are more examples than ever before. A weight that grows,
+    /// or minibatches that are all of one class, can hide it at first.
+    fn looks_at_losses(&mut self, examples: usize) -> bool {
+        if self.waiting.minibatches > 0 {
+            return false;
+        }
+        let is_larger = examples > self.most_examples;
+        self.most_examples = self.most_examples.max(examples);
+        is_larger || (self.steps + 1).is_power_of_two()
     }
 
     /// Of which examples the loss sees the outputs in a minibatch of n `examples`, of which this process has the part `data`.
     fn loss_over(
-        &self,
+        &mut self,
         data: &BatchTensors,
         shares: &[BatchTensors],
         examples: usize,
     ) -> Result<LossOver> {
         match self.loss_sees {
             LossSees::EachExample => Ok(LossOver::Shard {
-                checked: self.net.replicas() > 1 && self.looks_at_losses(),
+                checked: self.net.replicas() > 1 && self.looks_at_losses(examples),
             }),
             LossSees::Shard => Ok(LossOver::Shard { checked: false }),
             LossSees::Minibatch => {

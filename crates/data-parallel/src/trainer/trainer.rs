@@ -42,6 +42,8 @@ pub struct Trainer {
     pub(crate) rule: UpdateRule,
     /// Of which examples the loss sees the outputs.
     pub(crate) loss_sees: LossSees,
+    /// The largest minibatch in which it was looked at whether losses depend on other examples.
+    pub(crate) most_examples: usize,
     /// Minibatches of a step.
     pub(crate) accumulate: usize,
     /// True if steps compare the gradients of candle's operations with finite differences.
@@ -193,6 +195,7 @@ impl Trainer {
             mean_over: None,
             rule: UpdateRule::new(optimizer, net.states[0].parameters().count()),
             loss_sees: LossSees::EachExample,
+            most_examples: 0,
             accumulate: 1,
             checks_gradients: true,
             checks_numbers: true,
@@ -266,7 +269,7 @@ impl Trainer {
 
     /// Allows a loss in which examples depend on each other within the part of the minibatch that a replica has. Then the
     /// result depends on the number of replicas, as that of PyTorch's `DistributedDataParallel` does. Without this, such a
-    /// loss of several replicas is an error of the first step, or of the steps 4, 16, 64 and so on if it is seen later.
+    /// loss of several replicas is an error of the first step, or of the steps 2, 4, 8 and so on if it is seen later.
     /// [`over_minibatch`](Self::over_minibatch) takes the whole minibatch.
     pub fn within_shards(self) -> Self {
         Self {

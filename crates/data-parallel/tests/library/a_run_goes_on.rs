@@ -567,7 +567,15 @@ fn what_is_no_state_may_not_change() -> Result<()> {
         says(words, checkpoints.save(&trainer))?;
         says("before Checkpoints::open", checkpoints.save(&trainer))?;
     }
-    Ok(())
+    // a schedule of ones takes the same steps as none, but its checkpoint would be of another run
+    let place = tempfile::tempdir()?;
+    let net = network(&cpus(2))?;
+    let mut trainer = Trainer::new(&net, squared_error, sgd(0.05, 0.9));
+    let mut checkpoints = Checkpoints::open(place.path(), &mut trainer)?;
+    trainer = trainer.schedule(|_| 1.0);
+    trainer.step(&x, &y)?;
+    let words = "the trainer has a schedule now, and the run began with no schedule";
+    says(words, checkpoints.save(&trainer))
 }
 
 /// An optimizer whose state has these names.

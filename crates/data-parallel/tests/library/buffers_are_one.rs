@@ -330,9 +330,50 @@ fn a_parameter_that_the_network_sets_is_an_error() -> Result<()> {
         let (x, y) = minibatch(0)?;
         for _ in 0..2 {
             let refused = trainer.step(&x, &y).err().context("refused")?.to_string();
-            has(&refused, "the network sets codes itself")?;
+            let words = if checks {
+                "something that is no buffer of the network"
+            } else {
+                "the network sets codes itself"
+            };
+            has(&refused, words)?;
             has(&refused, "data_parallel::buffer")?;
         }
     }
     Ok(())
+}
+
+/// A module's own variable would be another one on each replica, and in no file.
+#[test]
+fn what_a_module_moves_in_training_is_a_buffer() -> Result<()> {
+    struct Centered(Var);
+    impl ModuleT for Centered {
+        fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
+            let before = self.0.as_detached_tensor().copy()?;
+            if train {
+                let mean = x.detach().mean(0)?;
+                self.0.set(&((&before * 0.9)? + (mean * 0.1)?)?)?;
+            }
+            x.broadcast_sub(&before)
+        }
+    }
+    let step = |is_buffer: bool| -> Result<f32> {
+        let network = move |vb: VarBuilder<'_>| {
+            let mean = if is_buffer {
+                buffer(&vb, 3, "mean", Init::Const(0.0), BufferRule::Mean)?
+            } else {
+                Var::zeros(3, DType::F32, vb.device())?
+            };
+            Ok(Sequential::new()
+                .add(candle(Centered(mean)))
+                .add(Linear::new(3, 2, vb)?))
+        };
+        let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, network)?;
+        let mut trainer = Trainer::new(&net, squared_error, sgd(0.1, 0.0));
+        let x = formula_tensor(1, 1.0, &[6, 3])?;
+        let y = formula_tensor(2, 1.0, &[6, 2])?;
+        Ok(trainer.step(&x, &y)?.loss.mean()?)
+    };
+    step(true)?;
+    let words = "something that is no buffer of the network, and inference depends on it";
+    says(words, step(false))
 }

@@ -1,6 +1,9 @@
 //! A loss in which examples depend on each other is refused by several replicas, or it is that of the whole minibatch on
 //! any number of them. A loss of each example is never refused.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use anyhow::{Context, Result, ensure};
 use data_parallel::prelude::*;
 
@@ -151,6 +154,40 @@ fn a_loss_of_outputs_gets_those_of_all() -> Result<()> {
     }
     let words = "the loss of an example depends on the other examples";
     says(words, step(2, false))
+}
+
+/// Two examples, one on each replica, are as if they were alone; and a loss may mix examples from its second step on.
+#[test]
+fn a_loss_that_mixes_examples_later_is_refused_soon() -> Result<()> {
+    let words = "depends on the other examples";
+    let y = |n: u32| Tensor::from_iter((0..n).map(|i| i % 3), &Device::Cpu);
+    let to_the_center = |y_hat: &Value, _: &Tensor| {
+        let losses = candle(|h: &Tensor| h.broadcast_sub(&h.mean_keepdim(0)?)?.sqr()?.sum(1));
+        losses.forward(y_hat, true)
+    };
+    let linear = |vb: VarBuilder<'_>| Linear::new(4, 3, vb);
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, linear)?;
+    let mut trainer = Trainer::new(&net, to_the_center, sgd(0.1, 0.0));
+    trainer.step(&formula_tensor(1, 1.0, &[2, 4])?, &y(2)?)?;
+    says(
+        words,
+        trainer.step(&formula_tensor(1, 1.0, &[8, 4])?, &y(8)?),
+    )?;
+
+    let mixes = Arc::new(AtomicBool::new(false));
+    let from_now_on = mixes.clone();
+    let later = move |y_hat: &Value, y: &Tensor| {
+        if from_now_on.load(Relaxed) {
+            to_the_center(y_hat, y)
+        } else {
+            cross_entropy(y_hat, y)
+        }
+    };
+    let mut trainer = Trainer::new(&net, later, sgd(0.1, 0.0));
+    let x = formula_tensor(1, 1.0, &[8, 4])?;
+    trainer.step(&x, &y(8)?)?;
+    mixes.store(true, Relaxed);
+    says(words, trainer.step(&x, &y(8)?))
 }
 
 #[test]
