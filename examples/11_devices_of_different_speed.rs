@@ -26,8 +26,7 @@ fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Ne
     })
 }
 
-/// The speed of each replica: that of the fastest of four steps in which it has nearly all examples. The first step warms
-/// up, and in some a trainer checks the loss.
+/// The speed of each replica: that of the fastest of four steps in which it has nearly all examples.
 fn speeds(net: &DataParallel, mut step: impl FnMut() -> Result<f32>) -> Result<Vec<f64>> {
     let speed = |i: usize| {
         let mut weights = vec![1.0; net.devices().len()];
@@ -51,7 +50,8 @@ fn train_split(devices: &[Device], weights: Option<&[f64]>) -> Result<(f64, f64,
     let built = AtomicUsize::new(0); // replicas, one after the other; a check builds one more
     let network = move |vb: VarBuilder<'_>| slow_network(extra * built.fetch_add(1, Relaxed), vb);
     let net = DataParallel::new(devices, Initializer::Xavier(2.0), 0, network)?;
-    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+    // within_shards: the times are those of steps in which no losses are compared
+    let mut trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1)).within_shards();
     let x = d2l::uniform(&mut d2l::rng(1), 0.0, 1.0, (128, 1, 28, 28))?;
     let y = (Tensor::arange(0f32, 128.0, &Device::Cpu)? / 12.8)?.to_dtype(DType::U32)?;
     let mut step = || Ok(trainer.step(&x, &y)?.loss.mean()?);

@@ -74,7 +74,7 @@ pub fn evaluate<M: Minibatches, const N: usize>(
     Ok(sums)
 }
 
-/// The part that this process has `evaluated`.
+/// The result `evaluated` of this process, once all processes have theirs.
 ///
 /// # Errors
 /// In all processes, if it is an error in one of them, or they have divided different data.

@@ -16,7 +16,8 @@ use crate::replica::Replica;
 ///
 /// Several processes call this together, and each gets all outputs. They may give the same [`DataIter`](training::DataIter),
 /// of which each computes its part, or their [parts](DataParallel::part) of it. An iterator of one's own gives the process's
-/// part of each minibatch. If another thread trains, its steps come between the minibatches.
+/// part of each minibatch. If another thread trains, its steps come between the minibatches, so the outputs are of
+/// different parameters.
 ///
 /// ```
 /// # use data_parallel::prelude::*;

@@ -29,7 +29,7 @@ use std::rc::Rc;
 /// The shape of the result has to follow from that of the input. It is found once for each shape: the module runs on
 /// zeros, with `train` false. The module itself runs when its result is computed.
 ///
-/// With `train` the module may change variables of its own, such as running statistics; without it must not: then it
+/// With `train` the module may change buffers of the network, such as running statistics; without it must not: then it
 /// also runs on zeros. Under [`GradientChecks`](crate::GradientChecks) it runs on other numbers too. So a module that counts
 /// its calls counts more than the minibatches. It must not change the parameters of other layers: a GPU may have read them
 /// before the module runs.

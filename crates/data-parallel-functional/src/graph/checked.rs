@@ -42,8 +42,8 @@ use std::time::{Duration, Instant};
 /// **In which mode.** As the call runs, so in training mode if it trains. After each run the buffers get their values
 /// back. Modules that give another result each time in training, such as candle's dropout, are compared with `train` false
 /// instead, so what they do in training alone is not compared. What gives NaN, or another result each time with `train`
-/// false, is an error. So is what changes something in training that is no buffer and on which inference depends. A module
-/// that counts its calls counts those of the comparisons too, some 25 for each shape.
+/// false, is an error. So is what changes in training, is no buffer and is what inference depends on. A module that counts
+/// its calls counts those of the comparisons too, some 25 for each shape.
 ///
 /// A first step takes 9 to 30 times as long as others. One in which nothing is new takes no longer than without checks,
 /// except where equal numbers are looked for.

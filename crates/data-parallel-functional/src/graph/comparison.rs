@@ -55,17 +55,20 @@ pub(crate) fn compare(
     let mut mode = inference.clone();
     let mut variables = Vec::new();
     if call.train {
-        let trial = in_training(&**module, &first, &known.buffers)?;
+        let trial = in_training(&**module, &first, known)?;
         variables = note_variables(call, &trial.y)?;
         ensure!(
-            !trial.leaves_a_trace,
-            "candle ({}): in training it changes something that is no buffer of the network, and inference depends on it. So \
-             each replica would have its own, and no file has it. data_parallel::buffer declares it; \
-             Trainer::check_gradients(false) trains all the same",
+            !matches!(trial.inference, Inference::Moves),
+            "candle ({}): in training it changes numbers that are no buffer of the network, and inference depends on them. \
+             Each replica has its own, and no file has them. data_parallel::buffer declares such numbers; a batch norm takes \
+             its statistics from the network's VarBuilder; a part that stays as it is gets `train` = false. \
+             Trainer::check_gradients(false) leaves this check out",
             call.kind.made
         );
-        mode.train = true;
-        mode.buffers = trial.buffers.into();
+        if matches!(trial.inference, Inference::Stays) && !trial.sets_parameters {
+            mode.train = true;
+            mode.buffers = trial.buffers.into();
+        }
     }
     if !mode.train {
         variables.extend(note_variables(call, &mode.run(&first)?)?);
@@ -154,28 +157,63 @@ struct Trial {
     y: Tensor,
     /// The buffers of the network, with their values before it.
     buffers: Vec<Buffer>,
-    /// True if inference gives another result after it, although the buffers are set back.
-    leaves_a_trace: bool,
+    /// True if it sets a parameter that it reads, as a bound of a norm does.
+    sets_parameters: bool,
+    inference: Inference,
 }
 
-/// Runs a module once in training, and sets the buffers back: all of them, because it may move others on other numbers.
-fn in_training(module: &Module, x: &[Tensor], buffers: &[Var]) -> Result<Trial> {
-    let inference = || bits(&module(x, false)?);
-    let before = inference()?;
-    let buffers = buffers
-        .iter()
-        .map(Buffer::of)
-        .collect::<Result<Vec<Buffer>>>()?;
-    let y = {
-        let _back = SetBack(&buffers);
-        module(x, true)?
+/// The result of inference after a run in training, with buffers and parameters as before.
+enum Inference {
+    Stays,
+    /// It is another one after each run.
+    Moves,
+    /// It is another one and stays, or it is drawn.
+    Differs,
+}
+
+/// Runs a module in training, and sets the buffers back: all of them, because it may move others on other numbers. So it
+/// sets back the parameters that the module reads.
+fn in_training(module: &Module, x: &[Tensor], known: &Variables) -> Result<Trial> {
+    let inferred = module(x, false)?;
+    let buffers = copies(known.buffers.iter())?;
+    let nodes = inferred.sorted_nodes();
+    let is_read = |var: &&Var| nodes.iter().any(|node| node.id() == var.id());
+    let trained = known.trained.iter().map(|(_, var)| var);
+    let parameters = copies(trained.chain(&known.frozen).filter(is_read))?;
+    let train = || {
+        let _buffers = SetBack(&buffers);
+        let _parameters = SetBack(&parameters);
+        let y = module(x, true)?;
+        let sets_parameters = parameters
+            .iter()
+            .try_fold(false, |any, of| Result::Ok(any | of.has_changed()?))?;
+        Result::Ok((y, sets_parameters))
     };
-    let after = inference()?;
+    let infer = || bits(&module(x, false)?);
+    let before = bits(&inferred)?;
+    let (y, sets_parameters) = train()?;
+    let after = infer()?;
+    let inference = if after == before {
+        Inference::Stays
+    } else {
+        train()?;
+        let later = infer()?;
+        if later != after && later != before && later == infer()? {
+            Inference::Moves
+        } else {
+            Inference::Differs
+        }
+    };
     Ok(Trial {
         y,
         buffers,
-        leaves_a_trace: after != before && after == inference()?, // otherwise it draws
+        sets_parameters,
+        inference,
     })
+}
+
+fn copies<'a>(vars: impl Iterator<Item = &'a Var>) -> Result<Vec<Buffer>> {
+    vars.map(Buffer::of).collect()
 }
 
 fn bits(y: &Tensor) -> Result<Vec<u32>> {

@@ -9,7 +9,7 @@
 //!   each minibatch. Where the data has some for the first time, the call is compared again. For computed inputs the
 //!   gradient is computed once more on numbers of which no two are equal, a few roundings away: there `max` gives the
 //!   whole gradient to one number, and here to each. Zeros stay, because most come from a ReLU, which has no gradient there.
-//!   So behind a layer that begins with zeros nothing is found.
+//!   So nothing is found while a layer gives zeros alone.
 
 use super::difference::{Direction, GradientCheck, MOST, NO_NUMBER, TOLERANCE};
 use super::gradient_error::GradientError;
@@ -336,6 +336,11 @@ impl Buffer {
             var: var.clone(),
             was: var.copy()?.detach(),
         })
+    }
+
+    pub fn has_changed(&self) -> Result<bool> {
+        let differ = self.var.ne(&self.was)?.to_dtype(DType::F32)?;
+        Ok(sum_of_sizes(&differ)? > 0.)
     }
 }
 

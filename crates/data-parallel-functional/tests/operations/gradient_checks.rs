@@ -226,7 +226,7 @@ fn batch_norm_is_compared_in_training_and_keeps_its_statistics() -> Result<()> {
     assert!(unmoved()?);
     // what is no buffer of the network would be another one on each replica
     let refused = with_buffers(&[])?.run(2, || right.forward(&x, true));
-    assert_refused("something that is no buffer of the network", refused);
+    assert_refused("numbers that are no buffer of the network", refused);
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use crate::trainer::{CheckedState, LossSum, PresentSettings, Trainer};
 
 /// The name of the sums of a trainer's losses and their divisors.
 const LOSSES: &str = "losses";
-/// The prefix of the user's own tensors.
+/// The prefix of the names of the user's own tensors.
 const OWN: &str = "own/";
 
 const VERSION: &str = "version";
@@ -34,7 +34,7 @@ const ALGORITHMS: &str = "algorithms";
 /// Why a newer checkpoint was not taken: no file has it.
 pub(super) const NOTE: &str = "note";
 
-/// The prefix of the tensors of a trainer.
+/// The prefix of the names of a trainer's tensors.
 fn of_trainer(i: usize) -> String {
     format!("trainer {i}/")
 }

@@ -49,7 +49,7 @@ pub(super) struct Progress {
     before: usize,
     /// `save_every` has written the last checkpoint: no minibatch follows.
     ends: bool,
-    /// The number of minibatches at the last call of `save_every`.
+    /// The number of minibatches that were given at the last call of `save_every`.
     asked_at: Option<usize>,
     /// The time of the present epoch's training before the clock began, which counts while minibatches are given.
     seconds: f64,

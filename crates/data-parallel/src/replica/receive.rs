@@ -1,4 +1,4 @@
-//! Lets the threads of replicas wait for work, of which it knows nothing.
+//! Lets the threads of replicas wait for work. This module knows nothing of the work.
 
 use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
 use std::thread::yield_now;

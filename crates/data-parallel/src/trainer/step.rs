@@ -178,6 +178,7 @@ impl Trainer {
                 divisor,
             });
         }
+        self.most_examples = self.most_examples.max(global.examples);
         let loss = global.loss(&self.net.processes, losses)?;
         self.losses.push(&loss, of_step, self.checks_numbers)?;
         Ok(Step { loss, shards })
@@ -233,18 +234,14 @@ impl Trainer {
     /// True in the minibatches in which it is looked at whether losses depend on other examples: of the first step, until
     /// one is right, of the steps 2, 4, 8 and so on, and where there are more examples than ever before. A weight that grows,
     /// or minibatches that are all of one class, can hide it at first.
-    fn looks_at_losses(&mut self, examples: usize) -> bool {
-        if self.waiting.minibatches > 0 {
-            return false;
-        }
-        let is_larger = examples > self.most_examples;
-        self.most_examples = self.most_examples.max(examples);
-        is_larger || (self.steps + 1).is_power_of_two()
+    fn looks_at_losses(&self, examples: usize) -> bool {
+        let begins = self.waiting.minibatches == 0;
+        begins && (self.steps + 1).is_power_of_two() || examples > self.most_examples
     }
 
     /// Of which examples the loss sees the outputs in a minibatch of n `examples`, of which this process has the part `data`.
     fn loss_over(
-        &mut self,
+        &self,
         data: &BatchTensors,
         shares: &[BatchTensors],
         examples: usize,

@@ -42,7 +42,7 @@ pub struct Trainer {
     pub(crate) rule: UpdateRule,
     /// Of which examples the loss sees the outputs.
     pub(crate) loss_sees: LossSees,
-    /// The largest minibatch in which it was looked at whether losses depend on other examples.
+    /// Examples of the largest minibatch of which losses were taken.
     pub(crate) most_examples: usize,
     /// Minibatches of a step.
     pub(crate) accumulate: usize,
@@ -80,7 +80,7 @@ pub(crate) enum LossSees {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Waiting {
     pub minibatches: usize,
-    /// Their count in its mean.
+    /// The sum of what they count in its mean.
     pub divisor: f64,
 }
 
@@ -269,7 +269,8 @@ impl Trainer {
 
     /// Allows a loss in which examples depend on each other within the part of the minibatch that a replica has. Then the
     /// result depends on the number of replicas, as that of PyTorch's `DistributedDataParallel` does. Without this, such a
-    /// loss of several replicas is an error of the first step, or of the steps 2, 4, 8 and so on if it is seen later.
+    /// loss of several replicas is an error of the first step, of the steps 2, 4, 8 and so on, or of one with more examples
+    /// than before: there the losses are compared.
     /// [`over_minibatch`](Self::over_minibatch) takes the whole minibatch.
     pub fn within_shards(self) -> Self {
         Self {
@@ -346,9 +347,9 @@ impl Trainer {
     /// The check calls each module some 25 times for each shape. A module that counts its calls, or draws from a generator of
     /// its own, counts and draws for the check too.
     ///
-    /// Two other checks of the first step stay on. A second network gets the same parameters and computes outputs. And on
-    /// several replicas the losses of single examples are computed, some five passes, if not
-    /// [`within_shards`](Self::within_shards).
+    /// Two other checks stay on. In the first step a second network gets the same parameters and computes outputs. And on
+    /// several replicas the losses of single examples are computed, some five forward passes, in the steps that
+    /// [`within_shards`](Self::within_shards) names.
     pub fn check_gradients(self, checks: bool) -> Self {
         Self {
             checks_gradients: checks,

@@ -331,7 +331,7 @@ fn a_parameter_that_the_network_sets_is_an_error() -> Result<()> {
         for _ in 0..2 {
             let refused = trainer.step(&x, &y).err().context("refused")?.to_string();
             let words = if checks {
-                "something that is no buffer of the network"
+                "numbers that are no buffer of the network"
             } else {
                 "the network sets codes itself"
             };
@@ -374,6 +374,30 @@ fn what_a_module_moves_in_training_is_a_buffer() -> Result<()> {
         Ok(trainer.step(&x, &y)?.loss.mean()?)
     };
     step(true)?;
-    let words = "something that is no buffer of the network, and inference depends on it";
+
+    // a parameter that stays in its bounds is the same on each replica, and in each file
+    struct Bounded(Var);
+    impl ModuleT for Bounded {
+        fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
+            if train {
+                self.0.set(&self.0.as_detached_tensor().clamp(-0.2, 0.2)?)?;
+            }
+            x.matmul(&self.0)
+        }
+    }
+    let bounded = |vb: VarBuilder<'_>| {
+        let weight = vb.get_with_hints((3, 2), "weight", Init::Uniform { lo: -1.0, up: 1.0 })?;
+        Ok(candle(Bounded(Var::from_tensor(&weight)?)))
+    };
+    let net = DataParallel::new(&cpus(2), Initializer::Layers, 0, bounded)?;
+    let mut trainer = Trainer::new(&net, squared_error, sgd(0.1, 0.0));
+    let x = formula_tensor(1, 1.0, &[6, 3])?;
+    let y = formula_tensor(2, 1.0, &[6, 2])?;
+    for _ in 0..3 {
+        trainer.step(&x, &y)?;
+    }
+    net.check_replicas()?;
+
+    let words = "numbers that are no buffer of the network, and inference depends on them";
     says(words, step(false))
 }

@@ -1,8 +1,8 @@
 //! The trainer knows no network: whatever is built from a candle `VarBuilder` trains on k
 //! replicas as it does on one.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{LazyLock, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Module, ModuleT, Tensor, Var};
@@ -13,6 +13,7 @@ use data_parallel::functional::{
 use data_parallel::layers::{BatchNorm2d, Conv2d, Flatten, Linear, Nhwc, Relu, Sequential};
 use data_parallel::training::{DataIter, accuracy, weights};
 use data_parallel::{DataParallel, Initializer, Replication, Sgd, Trainer, evaluate_accuracy};
+use data_parallel_training::generator;
 
 use rand::Rng as _;
 
@@ -560,10 +561,11 @@ fn what_cannot_be_compared_is_not_refused() -> Result<()> {
     let x = formula_tensor(1, 1.0, &[6, 4])?;
     let y = Tensor::from_iter((0..6u32).map(|i| i % 3), &Device::Cpu)?;
     for (seed, share) in (0..400).zip([0.02, 0.1, 0.5, 0.9].into_iter().cycle()) {
-        let coin = Arc::new(Mutex::new(data_parallel_training::rng(seed)));
+        let built = AtomicU32::new(0);
         let draws = move |vb: VarBuilder<'_>| {
             let head = candle_nn::linear(4, 4, vb)?;
-            let coin = coin.clone();
+            let coin = generator(seed, b"coin", built.fetch_add(1, Relaxed));
+            let coin = Mutex::new(coin);
             Ok(candle(move |x: &Tensor| {
                 let is_left_out = coin.lock().unwrap().random_bool(share);
                 let y = head.forward(x)?;
@@ -576,6 +578,12 @@ fn what_cannot_be_compared_is_not_refused() -> Result<()> {
         let trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
         let stepped = trainer.check_gradients(false).step(&x, &y);
         stepped.with_context(of)?;
+        // the check of gradients says that it draws, if it says anything
+        let trainer = Trainer::new(&net, cross_entropy, Sgd::new(0.1));
+        if let Err(error) = trainer.within_shards().step(&x, &y) {
+            let words = "draws random numbers only with `train`";
+            ensure!(error.to_string().contains(words), "{}: {error}", of());
+        }
     }
     let built = AtomicBool::new(false);
     let once = move |vb: VarBuilder<'_>| {
