@@ -26,14 +26,14 @@ fn slow_network(extra: usize, vb: VarBuilder<'_>) -> candle_core::Result<impl Ne
     })
 }
 
-/// The speed of each replica: that of the fastest of four steps in which it has nearly all examples.
+/// The speed of each replica: that of the fastest of eight steps in which it has nearly all examples.
 fn speeds(net: &DataParallel, mut step: impl FnMut() -> Result<f32>) -> Result<Vec<f64>> {
     let speed = |i: usize| {
         let mut weights = vec![1.0; net.devices().len()];
         weights[i] = 1e6;
         net.set_split(&weights)?;
         let mut fastest = f64::INFINITY;
-        for _ in 0..4 {
+        for _ in 0..8 {
             let mut timer = d2l::Timer::new();
             step()?;
             fastest = fastest.min(timer.stop());
@@ -57,7 +57,7 @@ fn train_split(devices: &[Device], weights: Option<&[f64]>) -> Result<(f64, f64,
     let mut step = || Ok(trainer.step(&x, &y)?.loss.mean()?);
     let weights = match weights {
         Some(weights) => {
-            (0..8).try_for_each(|_| step().map(drop))?; // as many steps as the measurement takes
+            (0..16).try_for_each(|_| step().map(drop))?; // as many steps as the measurement takes
             weights.to_vec()
         }
         None => speeds(&net, &mut step)?,
