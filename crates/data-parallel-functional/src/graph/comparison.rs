@@ -22,7 +22,6 @@ use super::value::Value;
 use super::variables::Variables;
 use super::watch::{Buffer, Repeats, SetBack, Watch, repeated, said, with};
 use candle_core::{Result, Tensor, TensorId, Var, bail};
-use devices::ensure;
 use std::cell::OnceCell;
 use std::panic::Location;
 use std::rc::Rc;
@@ -57,17 +56,13 @@ pub(crate) fn compare(
     if call.train {
         let trial = in_training(&**module, &first, known)?;
         variables = note_variables(call, &trial.y)?;
-        ensure!(
-            !matches!(trial.inference, Inference::Moves),
-            "candle ({}): in training it changes numbers that are no buffer of the network, and inference depends on them. \
-             Each replica has its own, and no file has them. data_parallel::buffer declares such numbers; a batch norm takes \
-             its statistics from the network's VarBuilder; a part that stays as it is gets `train` = false. \
-             Trainer::check_gradients(false) leaves this check out",
-            call.kind.made
-        );
-        if matches!(trial.inference, Inference::Stays) && !trial.sets_parameters {
-            mode.train = true;
-            mode.buffers = trial.buffers.into();
+        match trial.inference {
+            Inference::Stays if !trial.sets_parameters => {
+                mode.train = true;
+                mode.buffers = trial.buffers.into();
+            }
+            Inference::Moves => bail!("candle ({}): {MOVES}", call.kind.made),
+            _ => (),
         }
     }
     if !mode.train {
@@ -90,11 +85,7 @@ pub(crate) fn compare(
     let read: Vec<Var> = trained.filter(is_read).cloned().collect();
     let watch = Watch {
         train: mode.train,
-        buffers: mode
-            .buffers
-            .iter()
-            .map(|buffer| buffer.var.clone())
-            .collect(),
+        buffers: mode.moved_buffers(),
         variables: read.clone(),
         known: known.clone(),
         repeats: comparison.repeats(&mode, &passed)?,
@@ -145,12 +136,22 @@ struct InOneMode {
 }
 
 impl InOneMode {
+    fn moved_buffers(&self) -> Vec<Var> {
+        let vars = self.buffers.iter().map(|buffer| buffer.var.clone());
+        vars.collect()
+    }
+
     fn run(&self, x: &[Tensor]) -> Result<Tensor> {
         say_if_slow(self.made);
         let _back = SetBack(&self.buffers);
         (self.module)(x, self.train)
     }
 }
+
+const MOVES: &str = "in training it changes numbers that are no buffer of the network, and inference depends on them. Each \
+                     replica has its own, and no file has them. data_parallel::buffer declares such numbers; a batch norm \
+                     takes its statistics from the network's VarBuilder; a part that stays as it is gets `train` = false. \
+                     Trainer::check_gradients(false) leaves this check out";
 
 /// The result of a run in training.
 struct Trial {

@@ -170,15 +170,12 @@ impl Trainer {
                 self.refuse(of_step, &Refusal::loss(loss))
             };
         }
+        self.most_examples = self.most_examples.max(global.examples);
         if last {
             self.step_taken(divisor);
         } else {
-            self.set_waiting(Waiting {
-                minibatches: self.waiting.minibatches + 1,
-                divisor,
-            });
+            self.waits(divisor);
         }
-        self.most_examples = self.most_examples.max(global.examples);
         let loss = global.loss(&self.net.processes, losses)?;
         self.losses.push(&loss, of_step, self.checks_numbers)?;
         Ok(Step { loss, shards })
@@ -415,6 +412,13 @@ impl Trainer {
             checks_numbers: self.checks_numbers,
             dropped: AtomicBool::new(false),
         })
+    }
+
+    fn waits(&mut self, divisor: f64) {
+        self.set_waiting(Waiting {
+            minibatches: self.waiting.minibatches + 1,
+            divisor,
+        });
     }
 
     fn step_taken(&mut self, divisor: f64) {
