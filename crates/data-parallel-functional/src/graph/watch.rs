@@ -75,7 +75,7 @@ pub(crate) struct Watched {
     pub is_other_mode: bool,
     /// For each of these inputs, whether its gradient is wanted.
     pub is_wanted: Vec<bool>,
-    /// The axes along which the data has equal numbers; empty where that does not matter.
+    /// Where the data has equal numbers, see [`equal_along_axes`]; empty where that does not matter.
     pub equal_in_data: Vec<bool>,
     /// True if it is compared even if it runs as before.
     pub again: bool,
@@ -288,20 +288,29 @@ pub(super) fn repeated(x: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// For each axis, whether a tensor is equal at two places along it: in all that follows, where all that goes before is
-/// the same.
+/// For each axis, whether a tensor is equal at two places along it, where all that goes before is the same: in all that
+/// follows, and in a part of it, such as the first columns of two points.
 pub(super) fn equal_along_axes(x: &Tensor) -> Result<Vec<bool>> {
+    if x.elem_count() == 0 {
+        return Ok(Vec::new());
+    }
     let numbers = x.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
     let numbers: Vec<u64> = numbers.into_iter().map(f64::to_bits).collect();
-    let is_equal = |axis: usize| {
+    let are_equal = |axis: usize| {
         let after: usize = x.dims()[axis + 1..].iter().product();
-        let mut lines = numbers.chunks(after * x.dims()[axis]);
-        lines.any(|line| {
+        let lines = || numbers.chunks(after * x.dims()[axis]);
+        let in_all = lines().any(|line| {
             let mut known = HashSet::new();
             line.chunks(after).any(|slice| !known.insert(slice))
-        })
+        });
+        let in_a_part = lines().any(|line| {
+            let mut known = HashSet::new();
+            let mut places = line.iter().enumerate();
+            places.any(|(i, number)| !known.insert((i % after, number)))
+        });
+        [in_all, in_a_part]
     };
-    Ok((0..x.rank()).map(is_equal).collect())
+    Ok((0..x.rank()).flat_map(are_equal).collect())
 }
 
 /// The sum of the absolute values.

@@ -330,6 +330,25 @@ fn tokens_that_repeat_later_are_found() -> Result<()> {
     );
     net.step(2, || max.forward(&Value::new(&full[0])?, true))?;
 
+    // two points that are equal in the columns which the module uses
+    let mut net = Trained::new(&random((2, 3), 1))?;
+    let w = net.w.as_tensor().clone();
+    let max = candle(move |x: &Tensor| {
+        let first = x.narrow(2, 0, 2)?.contiguous()?;
+        first.broadcast_matmul(&w)?.max(1)
+    });
+    let different = random((2, 4, 3), 5);
+    let third = random((2, 4, 1), 6);
+    let equal = different.narrow(1, 0, 1)?.repeat((1, 4, 1))?;
+    let equal = Tensor::cat(&[&equal.narrow(2, 0, 2)?, &third], 2)?;
+    for _ in 0..2 {
+        net.step(2, || max.forward(&Value::new(&different)?, true))?;
+    }
+    assert_refused(
+        WRONG,
+        net.step(2, || max.forward(&Value::new(&equal)?, true)),
+    );
+
     let scatter = candle_fn(|x: &[Tensor]| x[0].zeros_like()?.scatter(&x[1], &x[0], 1));
     let mut net = Trained::new(&random((4, 3), 2))?;
     let w = net.w.clone();
